@@ -135,11 +135,12 @@ def write_fine_tuning_config(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
-    n_copies, held_out = 1, "held out"
+    n_copies, validation_reason = 1, "held out"
     if not new.validation:
-        n_copies, held_out = _count_copies(new.train[0].pairs), "the new pairs, repeated, and held-out old ones"
+        n_copies = _count_copies(new.train[0].pairs)
+        validation_reason = "the new pairs, repeated, and held-out old ones"
         new = new._replace(validation=[_repeat_for_validation(new.train[0])])
-    settings = [*_choose_settings(old, start, folder, new, known, held_out, is_extended=is_extended)]
+    settings = [*_choose_settings(old, start, folder, new, known, validation_reason, is_extended=is_extended)]
     text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
     if given.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
@@ -333,9 +334,9 @@ def _name_old_source(source: Source) -> str:
 
 
 def _choose_settings(
-    old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits, held_out: str, *, is_extended: bool
+    old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits, validation_reason: str, *, is_extended: bool
 ) -> Iterator[Setting]:
-    """Yield the data, and the settings that differ from those of the run. `held_out` describes the validation pairs."""
+    """Yield the data, and the settings that differ from those of the run."""
 
     def list_sources(parts: Sequence[SourcePairs], **weights: float) -> list[Setting]:
         return [
@@ -349,7 +350,7 @@ def _choose_settings(
     train = [*list_sources(new.train, weight=1), *list_sources(known.train, weight=float(f"{share:.3g}"))]
     yield Setting("data", "train", train, "half of the batches are new pairs" if known.train else "")
     validation = list_sources([*new.validation, *known.validation])
-    yield Setting("data", "validation", validation, held_out)
+    yield Setting("data", "validation", validation, validation_reason)
     tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
     yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
     n_new = len(new.train[0].pairs)

@@ -43,9 +43,6 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after the argume
     from transformer_mt.tools.robustness.guard import FaultReport
 
 
-NO_ALIGNMENTS = "--alignments: CTranslate2 has no word alignments"
-
-
 @dataclass(frozen=True)
 class LoadOptions:
     """How a model is loaded."""
@@ -155,7 +152,7 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
         if reason := find_torch_reason(config, options.precision, has_others=bool(options.ensemble)):
             raise UnavailableError(reason)
         if is_required and options.alignments:
-            raise UnavailableError(NO_ALIGNMENTS)
+            raise UnavailableError("--alignments: CTranslate2 has no word alignments")
         for key, reason in find_unsupported_search_keys(config) if is_required else ():
             raise UnavailableError(f"decoding.{key}: {reason}")
         if options.owns_process:

@@ -25,9 +25,6 @@ VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
 
 
-# --- Slurm and Ray ----------------------------------------------------------------------------------------------------
-
-
 class SlurmRunner(StageRunner):
     """Submits the tasks of a stage as a job array with datatrove, and waits for it."""
 
@@ -117,18 +114,15 @@ class RayRunner(StageRunner):
             report.update(n_finished)
 
 
-def _list_tasks(tasks: Sequence[int]) -> str:
-    return ", ".join(map(str, tasks[:MAX_LISTED_TASKS])) + (", ..." if len(tasks) > MAX_LISTED_TASKS else "")
-
-
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
     """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
+        listed = ", ".join(map(str, missing[:MAX_LISTED_TASKS])) + (", ..." if len(missing) > MAX_LISTED_TASKS else "")
         errors = sorted(folder.glob("*.error"))
         reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
         raise UserError(
             f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
-            f"({_list_tasks(missing)}){reason}\n{logs}; repeat the command to run only these tasks again"
+            f"({listed}){reason}\n{logs}; repeat the command to run only these tasks again"
         )
 
 
