@@ -16,7 +16,7 @@ from transformer_mt import Translator, __version__
 from transformer_mt.decoding import engine as loading
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.significance import compare_systems
+from transformer_mt.tools.analysis.significance import score_systems
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
 HYP = ("test.de", "--ref", "train6.de")
@@ -55,8 +55,8 @@ def in_json(tmt: Tmt, *arguments: object) -> dict[str, Any]:
 def rows(hypotheses: list[str], references: list[str]) -> list[list[str]]:
     """Return the words of the printed table."""
     printed: list[list[str]] = [[*TITLE.split()]]
-    for name, found in compare_systems([hypotheses], references, Scorer("13a", "de")).items():
-        (own,) = found.systems
+    for name, found in score_systems([hypotheses], references, Scorer("13a", "de")).items():
+        own = found.baseline
         low, high = own.interval or (0, 0)
         printed.append([name, f"{own.score:.2f}", f"{low:.2f}", "to", f"{high:.2f}", found.signature])
     return printed

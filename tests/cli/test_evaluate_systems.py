@@ -13,7 +13,7 @@ import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
 from transformer_mt.evaluation.metrics import NO_TER, Scorer
-from transformer_mt.tools.analysis.significance import compare_systems
+from transformer_mt.tools.analysis.significance import score_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 
@@ -43,7 +43,7 @@ def parse_json(done: CompletedProcess[str]) -> dict[str, Any]:
 def test_two_files_are_compared(workspace: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", "a.de", "b.de", "--ref", "valid.de", "--show", 2)
     assert (done.returncode, done.stderr) == (0, "")
-    expected = compare_systems([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
+    expected = score_systems([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
     for name, comparison in expected.items():
         a, b = comparison.systems
         assert re.search(rf"^{re.escape(name)} +A +{a.score:.2f}\n", done.stdout, re.MULTILINE)
@@ -59,7 +59,7 @@ def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))
     hypotheses = load_plain("runs/tiny", beam=2).translate(lines("valid.en"))
-    expected = compare_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
+    expected = score_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
     assert one["systems"] == {"A": "runs/tiny (beam 2, step 12, torch)", "B": "a.de"}
     assert one["pairs"] == 8
     for name, comparison in expected.items():

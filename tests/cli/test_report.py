@@ -13,7 +13,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis.breakdown import compare_sentences
-from transformer_mt.tools.analysis.significance import compare_systems
+from transformer_mt.tools.analysis.significance import score_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 
@@ -72,8 +72,8 @@ def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) ->
     assert {name: content for name, content in read_folder(run_copy).items() if name != "report.html"} == before
     hypotheses = load_plain(run_copy).translate(lines("test.en"))
     rows = rows_of(page)
-    for metric, found in compare_systems([hypotheses], lines("test.de"), SCORER).items():
-        (own,) = found.systems
+    for metric, found in score_systems([hypotheses], lines("test.de"), SCORER).items():
+        own = found.baseline
         assert own.interval is not None
         assert [metric, f"{own.score:.2f}", "{:.2f} to {:.2f}".format(*own.interval)] in rows
         assert [metric, found.signature] in rows
@@ -123,7 +123,7 @@ def test_several_runs_are_compared_on_one_page(run_copy: Path, second_run: Path,
     page = make_page(tmt, run_copy, second_run, "--src", "valid.en", "--ref", "valid.de")
     systems = [load_plain(run).translate(lines("valid.en")) for run in (run_copy, second_run)]
     rows = rows_of(page)
-    for metric, comparison in compare_systems(systems, lines("valid.de"), SCORER).items():
+    for metric, comparison in score_systems(systems, lines("valid.de"), SCORER).items():
         first, second = comparison.systems
         assert [metric, "tiny", f"{first.score:.2f}"] in [row[:3] for row in rows]
         p_values = ["" if p is None else f"{p:.4f}" for p in (second.p_bootstrap, second.p_randomisation)]

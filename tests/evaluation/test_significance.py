@@ -16,7 +16,7 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis import significance
-from transformer_mt.tools.analysis.significance import MIN_DIFFERENT, MetricComparison, SystemScore, compare_systems
+from transformer_mt.tools.analysis.significance import MIN_DIFFERENT, MetricComparison, SystemScore, score_systems
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:60]]
 GERMAN = Scorer("13a", "de")
@@ -56,7 +56,7 @@ def run_sacrebleu(name: str, test: str, systems: list[list[str]], folder: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("test", ["bs", "ar"])
 def test_p_values_equal_the_sacrebleu_command(test: str, systems: list[list[str]], tmp_path: Path) -> None:
-    for name, comparison in compare_systems(systems, REFERENCES, GERMAN).items():
+    for name, comparison in score_systems(systems, REFERENCES, GERMAN).items():
         scores, p_values = run_sacrebleu(name, test, systems, tmp_path)
         first, *others = comparison.systems
         assert [one.score for one in comparison.systems] == pytest.approx(scores, abs=1e-5)
@@ -70,7 +70,7 @@ def test_p_values_equal_the_sacrebleu_command(test: str, systems: list[list[str]
 
 @pytest.mark.usefixtures("few_trials")
 def test_a_much_worse_system_differs_significantly_and_a_similar_one_does_not(systems: list[list[str]]) -> None:
-    for comparison in compare_systems(systems, REFERENCES, GERMAN).values():
+    for comparison in score_systems(systems, REFERENCES, GERMAN).values():
         _, similar, worse = comparison.systems
         for p_similar, p_worse in (
             (similar.p_bootstrap, worse.p_bootstrap),
@@ -83,7 +83,7 @@ def test_a_much_worse_system_differs_significantly_and_a_similar_one_does_not(sy
 @pytest.mark.usefixtures("few_trials")
 def test_equal_scores_have_p_1(systems: list[list[str]]) -> None:
     """sacreBLEU itself reports 0.001 and 0.0001."""
-    for comparison in compare_systems([systems[0], list(systems[0])], REFERENCES, GERMAN).values():
+    for comparison in score_systems([systems[0], list(systems[0])], REFERENCES, GERMAN).values():
         second = comparison.systems[1]
         assert (second.difference, second.p_bootstrap, second.p_randomisation) == (0, 1, 1)
 
@@ -94,7 +94,7 @@ def test_few_different_translations_have_no_p_value(n_different: int, systems: l
     """sacreBLEU itself reports 0.0001 for a single one."""
     worse = [*("x" for _ in range(n_different)), *systems[0][n_different:]]
     better = [*REFERENCES[:n_different], *systems[0][n_different:]]
-    for comparison in compare_systems([worse, better], REFERENCES, GERMAN).values():
+    for comparison in score_systems([worse, better], REFERENCES, GERMAN).values():
         second = comparison.systems[1]
         assert second.difference
         has_p_values = [p is not None for p in (second.p_bootstrap, second.p_randomisation)]
@@ -105,9 +105,9 @@ def test_few_different_translations_have_no_p_value(n_different: int, systems: l
 def test_large_test_sets_have_scores_without_p_values(
     systems: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = compare_systems(systems[:2], REFERENCES, GERMAN)
+    small = score_systems(systems[:2], REFERENCES, GERMAN)
     monkeypatch.setattr(significance, "MAX_RESAMPLED_PAIRS", len(REFERENCES) - 1)
-    for name, comparison in compare_systems(systems[:2], REFERENCES, GERMAN).items():
+    for name, comparison in score_systems(systems[:2], REFERENCES, GERMAN).items():
         for one, other in zip(comparison.systems, small[name].systems, strict=True):
             assert (one.score, one.difference) == (other.score, other.difference)
             assert (one.p_bootstrap, one.p_randomisation) == (None, None)
@@ -129,12 +129,12 @@ ASIAN_TER = ("--ter-normalized", "--ter-asian-support")
 
 
 def score_alone(hypotheses: list[str], references: list[str], scorer: Scorer) -> dict[str, SystemScore]:
-    return {name: found.systems[0] for name, found in compare_systems([hypotheses], references, scorer).items()}
+    return {name: found.baseline for name, found in score_systems([hypotheses], references, scorer).items()}
 
 
 def assert_equal(found: MetricComparison, record: dict[str, Any]) -> None:
     assert found.signature == record["signature"]
-    (score,) = found.systems
+    score = found.baseline
     assert score.score == pytest.approx(float(record["score"]), abs=1e-6)
     low, high = score.interval or (0, 0)
     assert (high - low) / 2 == pytest.approx(record["confidence_var"], abs=1e-4)
@@ -154,7 +154,7 @@ def test_scores_and_intervals_equal_the_sacrebleu_command(
 ) -> None:
     """Trap 36."""
     hypotheses = damage(references, 1)
-    scores = compare_systems([hypotheses], references, scorer)
+    scores = score_systems([hypotheses], references, scorer)
     assert list(scores) == ["BLEU", "chrF", "chrF++", "TER"]
     options = ("--confidence", "-m", "bleu", "chrf", "ter", "-tok", scorer.tokenize, *ter_options)
     records = sacrebleu_command(hypotheses, references, *options)
@@ -162,7 +162,7 @@ def test_scores_and_intervals_equal_the_sacrebleu_command(
     records.insert(2, *sacrebleu_command(hypotheses, references, *options))
     for found, record in zip(scores.values(), records, strict=True):
         assert_equal(found, record)
-        (score,) = found.systems
+        score = found.baseline
         assert score.interval and score.interval[0] < score.score < score.interval[1]
 
 
@@ -172,7 +172,7 @@ def test_moses_text_is_detokenized_and_scored_without_case(damage: Damage, sacre
     plain = [[detokenizer.detokenize(text.split()) for text in texts] for texts in tokens]
     assert plain[1][3] == MIXED[3]
     scorer = Scorer("13a", "de", "moses")
-    scores = compare_systems([tokens[0]], tokens[1], scorer)
+    scores = score_systems([tokens[0]], tokens[1], scorer)
     options = ("--confidence", "-m", "bleu", "chrf", "ter", "--lowercase", "--chrf-lowercase")
     records = sacrebleu_command(*plain, *options)
     for name, record in zip(("BLEU", "chrF", "TER"), records, strict=True):
@@ -180,7 +180,7 @@ def test_moses_text_is_detokenized_and_scored_without_case(damage: Damage, sacre
         assert "|case:lc|" in record["signature"]
     quick = scorer.score(tokens[0], tokens[1])
     assert {name: score.value for name, score in quick.items()} == {
-        name: scores[name].systems[0].score for name in ("BLEU", "chrF")
+        name: scores[name].baseline.score for name in ("BLEU", "chrF")
     }
 
 
@@ -229,9 +229,9 @@ def test_a_single_pair_has_an_interval_without_width(text: str) -> None:
 def test_large_test_sets_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resamples would need too much memory."""
     scorer = Scorer("zh", "zh")
-    small = compare_systems([CHINESE], CHINESE, scorer)
+    small = score_systems([CHINESE], CHINESE, scorer)
     monkeypatch.setattr(significance, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
-    large = compare_systems([CHINESE], CHINESE, scorer)
+    large = score_systems([CHINESE], CHINESE, scorer)
     for name, found in large.items():
-        assert found.systems == [SystemScore(small[name].systems[0].score)]
+        assert found.systems == [SystemScore(small[name].baseline.score)]
         assert "bs:" in small[name].signature and "bs:" not in found.signature

@@ -184,10 +184,10 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     details = ", ".join(filter(None, (f"{evaluation.pairs:,} pairs", evaluation.method, seconds)))
     print_text(f"{evaluation.name} ({details})")
     rows: list[tuple[str, ...]] = []
-    for name, found in evaluation.scores.items():
-        (own,) = found.systems
-        value, *bounds = (f"{each:.2f}" for each in (own.score, *(own.interval or ())))
-        rows.append((name, value, " to ".join(bounds) or "-", found.signature))
+    for name, metric in evaluation.scores.items():
+        score = metric.baseline
+        value, *bounds = (f"{each:.2f}" for each in (score.score, *(score.interval or ())))
+        rows.append((name, value, " to ".join(bounds) or "-", metric.signature))
     print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
     _explain_missing_ter(evaluation.scores)
     if evaluation.robustness:

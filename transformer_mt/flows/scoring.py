@@ -38,7 +38,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, find_most_different
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.tools.analysis.significance import MetricComparison, compare_systems
+from transformer_mt.tools.analysis.significance import MetricComparison, score_systems
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
@@ -60,9 +60,12 @@ class Evaluation:
     def to_json(self) -> dict[str, object]:
         """Return a JSON object."""
         metrics = {
-            name.lower(): {"value": own.score, "signature": found.signature, "interval": own.interval}
-            for name, found in self.scores.items()
-            for own in found.systems
+            name.lower(): {
+                "value": metric.baseline.score,
+                "signature": metric.signature,
+                "interval": metric.baseline.interval,
+            }
+            for name, metric in self.scores.items()
         }
         robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
@@ -74,7 +77,7 @@ def evaluate_file(path: Path, reference: Path, scorer: Scorer) -> tuple[dict[str
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scorer.tgt_lang:
         _warn_of_language(reference, references)
-    scores = compare_systems([hypotheses], references, scorer)
+    scores = score_systems([hypotheses], references, scorer)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scorer.tgt_lang or None, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
 
@@ -164,7 +167,7 @@ class RunEvaluation:
             seconds = time.perf_counter() - start
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = compare_systems([hypotheses], references, test_set.scorer)
+        scores = score_systems([hypotheses], references, test_set.scorer)
 
         def translate(each: EvaluationSet) -> Texts:
             if each is test_set:
@@ -224,7 +227,7 @@ def compare(
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
-        compare_systems(hypotheses, references, scorer),
+        score_systems(hypotheses, references, scorer),
         find_most_different(hypotheses, sources, references, scorer, n_shown),
     )
 

@@ -57,7 +57,7 @@ from transformer_mt.system.device import (
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.analysis.significance import compare_systems
+from transformer_mt.tools.analysis.significance import score_systems
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
@@ -463,7 +463,7 @@ def compare_with_start(
     """Return a table of the scores of each set before and after a training, with intervals and p-values."""
     rows: list[tuple[str, ...]] = []
     for test_set, *systems in zip(sets, before, after, strict=True):
-        compared = compare_systems(systems, test_set.references, test_set.scorer, ("BLEU", "chrF++"))
+        compared = score_systems(systems, test_set.references, test_set.scorer, ("BLEU", "chrF++"))
         for metric, comparison in compared.items():
             cells = (
                 f"{each.score:.2f}" + (" ({:.2f} to {:.2f})".format(*each.interval) if each.interval else "")

@@ -29,7 +29,7 @@ from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 from transformer_mt.tools.analysis.figures import translate_with_attention
-from transformer_mt.tools.analysis.significance import MetricComparison, compare_systems
+from transformer_mt.tools.analysis.significance import MetricComparison, score_systems
 from transformer_mt.tools.pages.page_rendering import Chart, draw_bars, draw_lines, render_page
 
 Row = tuple[str, list[str]]
@@ -89,7 +89,7 @@ def render_report(
     names = [run.name for run in runs]
     configs = [run.config for run in runs]
     systems = [(set_of_runs[0], [output.hypotheses[i] for output in outputs]) for i, set_of_runs in enumerate(sets)]
-    scored = [(data, compare_systems(texts, data.references, data.scorer)) for data, texts in systems]
+    scored = [(data, score_systems(texts, data.references, data.scorer)) for data, texts in systems]
     return render_page(
         "report.html",
         names=names,
@@ -289,12 +289,9 @@ class ModelOutput:
 
 
 def _run_model(
-    run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_details: bool
+    run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_attention: bool
 ) -> ModelOutput:
-    """Translate test sets.
-
-    The details of the first set are the attention of some sentences.
-    """
+    """Translate the test sets, and show the attention of some sentences of the first."""
     translations: list[list[Translation]] = []
     seconds: list[float] = []
     for data in sets:
@@ -304,13 +301,12 @@ def _run_model(
             n_best_lists = translator.n_best(data.sources, tags=data.tags, n_best=1, on_batch=progress.update)
         translations.append([best for best, *_ in n_best_lists])
         seconds.append(time.perf_counter() - start)
-    has_details = with_details and bool(sets)
     return ModelOutput(
         [[translation.text for translation in best_translations] for best_translations in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
         _measure_robustness(translator, sets[0]) if sets else {},
-        _show_attention(translator, sets[0]) if has_details else [],
+        _show_attention(translator, sets[0]) if with_attention and sets else [],
     )
 
 

@@ -48,6 +48,11 @@ class MetricComparison:
     signature: str
     systems: list[SystemScore]
 
+    @property
+    def baseline(self) -> SystemScore:
+        """The score of the first system, or of the only one."""
+        return self.systems[0]
+
     def explain_missing_p_values(self, n_pairs: int) -> str:
         """Return why a difference has no p-values; empty if all have them."""
         if all(system.difference is None or system.p_bootstrap is not None for system in self.systems):
@@ -57,7 +62,7 @@ class MetricComparison:
         return f"fewer than {MIN_DIFFERENT} lines differ from those of A"
 
 
-def compare_systems(
+def score_systems(
     systems: Sequence[Texts], references: Texts, scorer: Scorer, names: Collection[str] | None = None
 ) -> dict[str, MetricComparison]:
     """Score systems by each metric, or by the metrics `names`, and compare every system with the first one.
