@@ -28,6 +28,9 @@ REMOVED_OPTIONS = {
     ),
     "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
     "--prefix": "translate continues no given beginning of a translation",
+    "--expect": "a source of data.validation has scores of its own",
+    "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
+    "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""
