@@ -140,7 +140,6 @@ def test_an_argos_package_is_read_and_used_by_other_commands(
     assert_succeeded(tmt("explain", "runs/imported", "The man sees a dog."))
     export = tmt("export", "runs/imported", "--to", "ctranslate2", "--output", "engine", "--src", "pairs.en")
     assert "20 of 20 translations identical" in assert_succeeded(export)
-    assert_succeeded(tmt("translate", "engine", "--input", "pairs.en", *options))
     sources = "{src: pairs.en, tgt: pairs.de}"
     Path("tuned.yaml").write_text(
         f"base: runs/imported/config.yaml\ndata: {{train: {sources}, validation: {sources}, max_length: 40}}\n"

@@ -103,9 +103,10 @@ random_texts = st.lists(st.text(alphabet="abcäö山\ud800", max_size=12), max_s
 @cache
 def shingle(text: str) -> set[bytes]:
     """Return runs of four bytes: one byte of each letter, two of each character of East Asia."""
-    codes = [ord(character) & 0xFFFF if ord(character) >= 0x2E80 else ord(character) & 0xFF for character in text]
-    n_bytes = [1 + (ord(character) >= 0x2E80) for character in text]
-    padded = bytes(3) + b"".join(map(int.to_bytes, codes, n_bytes, ["little"] * len(text))) + bytes(3)
+    used = [
+        (ord(character) & 0xFFFF, 2) if ord(character) >= 0x2E80 else (ord(character) & 0xFF, 1) for character in text
+    ]
+    padded = bytes(3) + b"".join(code.to_bytes(n_bytes, "little") for code, n_bytes in used) + bytes(3)
     return {padded[i : i + 4] for i in range(len(padded) - 3)}
 
 
