@@ -342,7 +342,7 @@ def test_unusable_training_data_is_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch can use the GPU")
 @pytest.mark.parametrize(("requested", "has_driver"), [("auto", True), ("auto", False), ("cpu", True)])
-def test_a_gpu_that_pytorch_cannot_use_is_named(
+def test_only_device_auto_warns_of_a_gpu_that_pytorch_cannot_use(
     requested: str, has_driver: bool, in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "GPU_DRIVERS", (in_tiny,) if has_driver else ())

@@ -221,6 +221,12 @@ def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Wri
     assert load(run).seed != 7 == load(heir).seed
 
 
+def test_a_test_set_may_be_named_like_a_removed_key(write: Write) -> None:
+    run = write("run/config.yaml", MINIMAL.replace("}}", "}, test: {url: {table: t.tsv, url: null}}}"))
+    write("run/run.json", "{}")
+    assert [*load(run).data.test] == ["url"]
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

@@ -102,7 +102,9 @@ def all_batches(stream: BatchStream, epoch: int = 0) -> list[Batch]:
     return stream.take(StreamPosition(epoch), len(stream.plan))[0]
 
 
-def test_case_changes_a_share_of_the_sources(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+def test_lower_source_changes_the_configured_share_of_the_sources(
+    corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
     plain = load_pairs("test")[:120]
     for rate in (1.0, 0.5):
         batches = all_batches(make_stream(corpus, small_tokenizers, {"lower_source": rate}))

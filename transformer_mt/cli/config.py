@@ -42,7 +42,7 @@ class Config(Command):
     def _show_tokens(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.configuration import find_preset, load_run_or_file
-        from transformer_mt.flows.prepare import load_split, make_tokenizers, show_tokens
+        from transformer_mt.flows.prepare import format_tokens, load_split, make_tokenizers
 
         path, overrides = self.config.split()
         config, run = load_run_or_file(path or find_preset("quickstart"), overrides)
@@ -51,5 +51,5 @@ class Config(Command):
         else:
             tokenizers = make_tokenizers(config, load_split(config, "train"))
         for text in map(decode_argument, self.tokens):
-            shown = dict.fromkeys(show_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
+            shown = dict.fromkeys(format_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
             print(*chain(*shown), sep="\n")  # once, if both sides share a tokenizer

@@ -56,17 +56,18 @@ MODULES = {"import": "import_model"}
 """Modules of commands whose name cannot be that of a module."""
 TRAINING_COMMANDS = {"train", "plan"}
 FORMER_COMMANDS = {
-    "average": "tmt export RUN --average N --output DIR",
-    "board": "tensorboard --logdir runs",
-    "compare": "tmt evaluate A B",
-    "completion": "left to the shell, which completes names of files",
-    "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
-    "doctor": "pip check and python -m torch.utils.collect_env",
-    "plot": "tmt explain RUN TEXT --attention F.png (attention), tensorboard --logdir runs (others)",
-    "repair": "tmt check X.yaml --write FOLDER",
-    "score": "tmt translate RUN --input F --score-targets G",
-    "tokenize": "tmt config RUN --tokens TEXT",
+    "average": "use tmt export RUN --average N --output DIR",
+    "board": "use tensorboard --logdir runs",
+    "compare": "use tmt evaluate A B",
+    "completion": "the shell completes names of files",
+    "correct": "use tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
+    "doctor": "use pip check, and python -m torch.utils.collect_env",
+    "plot": "use tmt explain RUN TEXT --attention F.png, and tensorboard --logdir runs for the other pictures",
+    "repair": "use tmt check X.yaml --write FOLDER",
+    "score": "use tmt translate RUN --input F --score-targets G",
+    "tokenize": "use tmt config RUN --tokens TEXT",
 }
+"""Commands of earlier versions, with what replaces them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -132,7 +133,7 @@ def parse(arguments: Sequence[str]) -> Command:
     """Parse the command line. Exit with status 2 and a message for a mistake."""
     name = arguments[0] if arguments else ""
     if name in FORMER_COMMANDS:
-        make_parser(()).exit(2, f"tmt: error: tmt {name} is now {FORMER_COMMANDS[name]}\n")
+        make_parser(()).exit(2, f"tmt: error: tmt {name} was removed; {FORMER_COMMANDS[name]}\n")
     if name not in COMMANDS:
         make_parser(()).exit_without_command(arguments, COMMANDS)
     command = load_command(name)

@@ -148,7 +148,11 @@ REMOVED = {
     "data.stages": "was removed, because no benefit was measured: delete this key; to train with other weights later, "
     "start a second run from the weights of the first with train.init_from",
     **dict.fromkeys(
-        ["data.*.url", "data.*.sha256", "data.*.license"],
+        [
+            f"data.{source}.{key}"
+            for source in ("train", "train.*", "validation", "validation.*", "test.*")
+            for key in ("url", "sha256", "license")
+        ],
         "was removed: download the file, for example with curl or mtdata, and name it as table",
     ),
     **dict.fromkeys(
@@ -175,8 +179,8 @@ REMOVED = {
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.
 
-`*` is one section or more. In a configuration file they are errors; in the `config.yaml` of a run, keys and items of
-lists are ignored.
+`*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
+run, keys and items of lists are ignored.
 """
 
 
@@ -186,7 +190,7 @@ EXAMPLES = {
     "data.test.": ", such as {src: F, tgt: G}",  # one set
     "data.test": ", such as {news: {src: F, tgt: G}}",
 }
-"""Examples of sections for messages about their keys."""
+"""Examples of sections for messages about their keys, by the start of the path. The first that fits is shown."""
 
 
 def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> str:

@@ -247,7 +247,7 @@ _ENCODINGS = "\n(ENCODING: cp1251 for Russian, gb18030 for Chinese, shift_jis fo
 
 
 def _is_mostly_ascii(raw: bytes) -> bool:
-    """Return whether few bytes of a line in an old encoding are not ASCII."""
+    """Return whether less than a third of the letters are outside ASCII, as in text of Western Europe."""
     return 3 * sum(byte > 0x7F for byte in raw) < sum(byte > 0x40 for byte in raw)
 
 

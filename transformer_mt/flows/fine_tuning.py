@@ -135,8 +135,9 @@ def write_fine_tuning_config(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
-    n_copies, validation_reason = 1, "held out"
-    if not new.validation:
+    if new.validation:
+        n_copies, validation_reason = 1, "held out"
+    else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, repeated, and held-out old ones"
         new = new._replace(validation=[_repeat_for_validation(new.train[0])])

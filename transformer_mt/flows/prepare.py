@@ -221,8 +221,8 @@ def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = IN_P
     return _learn_tokenizers(config, train, runner).with_tags(config.data.tags, is_needed=config.data.needs_tag)
 
 
-def show_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
-    """Return the tokens of a line, with spaces shown as ▁, and their ids."""
+def format_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
+    """Return the tokens of a line, with spaces as ▁, and their ids, each as one string."""
     (ids,) = tokenizer.encode([line])
     return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
 
@@ -240,7 +240,7 @@ def learn_vocabulary(config: TokenizerConfig, pairs: Pairs, seed: int, _task: in
 def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> TokenizerPair:
     tokenizer, modifiers = config.tokenizer, config.data.modifiers
     pairs = train
-    if modifiers.is_active:
+    if modifiers.lower_source:
         from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs
 
         pairs = TokenizerTrainingPairs(train, modifiers, config.seed)

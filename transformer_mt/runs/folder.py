@@ -149,14 +149,13 @@ class CheckpointDeletedError(Exception):
 
 
 def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, object]]:
-    """Yield the keys of each section of a configuration at a path, in which `*` is any number of sections."""
+    """Yield the keys of each section of a configuration at a path, in which `*` is any section or item of a list."""
     section = cast(dict[str, object], values) if isinstance(values, dict) else {}
     if not names:
         yield section
     elif names[0] == "*":
         for child in cast(list[object], values) if isinstance(values, list) else section.values():
             yield from _find_sections(child, names[1:])
-            yield from _find_sections(child, names)
     else:
         yield from _find_sections(section.get(names[0]), names[1:])
 

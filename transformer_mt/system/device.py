@@ -125,8 +125,8 @@ def is_cpu(device: str) -> bool:
     Raises `UserError` for a device that is missing, and for a value that cannot be read.
     """
     name = _read_or_fail("device", _read_device, device)
-    if name == "auto" and sys.platform == "linux" and "torch" not in sys.modules:
-        name = "auto" if has_gpu_driver() else "cpu"
+    if name == "auto" and sys.platform == "linux" and "torch" not in sys.modules and not has_gpu_driver():
+        name = "cpu"
     return name == "cpu" or _resolve_device(name).type == "cpu"
 
 

@@ -52,7 +52,7 @@ def locate_chart(name: str) -> tuple[str, str]:
 class ValidationResult(NamedTuple):
     """Scores of one validation, with text and images for the log."""
 
-    scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
+    scores: dict[str, float]  # loss, nll, ppl, translation metrics, degenerate output; `NAME/SOURCE` of a mixture
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output

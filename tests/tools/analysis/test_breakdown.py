@@ -38,7 +38,7 @@ def test_scores_are_computed_by_length() -> None:
     references = [" ".join(["wort"] * 9) + ".", " ".join(["wort"] * 10) + ".", " ".join(["so"] * 61), ""]
     systems = [[*references], ["wort wort", "wort wort wort wort wort", "", "x"]]
     found = score_by_length(systems, references, GERMAN)
-    assert [(bucket.words, bucket.pairs) for bucket in found] == [("0-10", 2), ("11-20", 1), (">60", 1)]
+    assert [(bucket.label, bucket.pairs) for bucket in found] == [("0-10", 2), ("11-20", 1), (">60", 1)]
     assert [bucket.bleu[0] for bucket in found] == pytest.approx([100] * 3)
     expected = BLEU().corpus_score([systems[1][0], "x"], [[references[0], ""]]).score
     assert found[0].bleu[1] == pytest.approx(expected)

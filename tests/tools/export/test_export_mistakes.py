@@ -55,7 +55,7 @@ def run(tiny_run: Path, in_tiny: Path) -> Path:
 
 
 @pytest.mark.parametrize(("to", "mistake", "options", "message"), MISTAKES)
-def test_mistakes_leave_nothing(
+def test_a_refused_web_export_writes_nothing(
     to: str,
     mistake: str,
     options: list[str],

@@ -201,7 +201,7 @@ def test_the_page_has_its_libraries(run: Path, modules: Path, tmp_path: Path, tm
 
 
 @pytest.mark.parametrize("to", ["weights", "ctranslate2", "argos"])
-def test_other_formats_have_no_page(to: str, run: Path, tmp_path: Path, tmt: Tmt) -> None:
+def test_web_is_refused_for_other_formats(to: str, run: Path, tmp_path: Path, tmt: Tmt) -> None:
     done = tmt("export", run, "--to", to, "--web", ".", "--output", tmp_path / "site")
     assert_user_error(done, "--web", "--to onnx")
     assert not (tmp_path / "site").exists()
@@ -209,7 +209,7 @@ def test_other_formats_have_no_page(to: str, run: Path, tmp_path: Path, tmt: Tmt
 
 @needs_onnx
 @pytest.mark.parametrize("mistake", ["no modules", "output"])
-def test_mistakes_leave_nothing(mistake: str, run: Path, modules: Path, tmp_path: Path, tmt: Tmt) -> None:
+def test_a_refused_web_export_writes_nothing(mistake: str, run: Path, modules: Path, tmp_path: Path, tmt: Tmt) -> None:
     output = tmp_path / "site"
     if mistake == "no modules":
         message = str(tmp_path / "onnxruntime-web"), INSTALL

@@ -22,8 +22,8 @@ LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
 class LengthBucket:
     """Scores of all systems on the sentences whose reference length is in one range."""
 
-    words: str
-    """The range of lengths, such as "11-20"."""
+    label: str
+    """The range of lengths in words, such as "11-20"."""
     pairs: int
     bleu: list[float]
     chrf: list[float]
@@ -41,7 +41,7 @@ class SentenceComparison:
 
     @property
     def score_range(self) -> float:
-        """Difference between the systems by chrF."""
+        """Largest minus smallest chrF of the systems."""
         return max(self.chrf) - min(self.chrf)
 
 

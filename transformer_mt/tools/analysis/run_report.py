@@ -350,7 +350,7 @@ def _break_down(data: EvaluationSet, systems: Sequence[Texts], names: Sequence[s
     """Score by sentence length."""
     lengths = breakdown.score_by_length(systems, data.references, data.scorer)
     by_length = {name: [bucket.chrf[i] for bucket in lengths] for i, name in enumerate(names)}
-    chart = draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)
+    chart = draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.label for bucket in lengths], by_length)
     return {"lengths": lengths, "chart": chart}
 
 

@@ -77,9 +77,9 @@ PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
 """Modifiers by key of the configuration, in the order in which they are applied."""
 
 
-def make_modify(config: ModifierConfig) -> Modify | None:
-    """Return the function that modifies the pairs of a batch, or None if the configuration has no modifier."""
-    return partial(_modify, config) if config.is_active else None
+def make_modify(config: ModifierConfig) -> Modify:
+    """Return the function that modifies the pairs of a batch."""
+    return partial(_modify, config)
 
 
 def _modify(config: ModifierConfig, pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:

@@ -1,7 +1,7 @@
 """Subword regularisation: in each epoch, a training sentence is segmented into different tokens of the same text.
 
-By BPE-dropout (Provilkov et al. 2020): before each merge, every possible merge is dropped with probability `rate`, and
-the remaining merge that was learned first is applied. The word is done when no merge remains. Rate 0 gives the
+It uses BPE-dropout (Provilkov et al. 2020). Before each merge, every possible merge is dropped with probability `rate`,
+and the remaining merge that was learned first is applied. The word is done when no merge remains. Rate 0 gives the
 canonical segmentation, rate 1 gives characters.
 
 The segmentation is a pure function of (seed, epoch, side, row), so a resumed run sees the same tokens. The caches store
@@ -37,8 +37,8 @@ class SubwordSampler:
     """Random segmentation for one language: replaces the ids of a sentence by other ids of the same text."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, max_length: int) -> None:
-        """Raises `UserError` for a tokenizer whose tokens mark the ends of words."""
-        self.tokenizer, self.rate, self.seed = tokenizer, rate, seed
+        """Create a sampler. Raises `UserError` if the tokens mark the ends of words."""
+        self.tokenizer, self.seed = tokenizer, seed
         self.max_length = max_length  # a sentence that would have more ids keeps its canonical segmentation
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer

@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from transformer_mt.decoding.text_stages import Translation
-from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.decoding.text_stages import Segment, Translation
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 LINES_PER_BATCH = 8  # line i of a text is queued as if it had arrived i / LINES_PER_BATCH batches later
 
-SourceLine = str | MarkedText
+SourceLine = str | Segment
 NBest = Sequence[Translation]
 """The translations of a line, the best first."""
 
