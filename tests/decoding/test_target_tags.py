@@ -62,15 +62,15 @@ def test_search_equals_the_reference_search_with_a_forced_first_token(
     translator = make_translator(make_model, pair, beam=beam, n_best=beam)
     tgt = translator.tokenizers.tgt
     sources = translator.encode(TEXTS, range(4), ["en:de", "en:fr", "de:fr", "de:en"])
-    tag_ids = [tag for _, tag in translator.tag_ids(["en:de", "en:fr", "de:fr", "de:en"], 4)]
+    tgt_tags = [tag for _, (tag,) in translator.tag_ids(["en:de", "en:fr", "de:fr", "de:en"], 4)]
     assert [ids[0] for ids in sources] == [
         translator.tokenizers.src.tag_symbol_id(tag) for tag in ("en", "en", "de", "de")
     ]
-    assert tag_ids == [[tgt.tag_symbol_id(tag)] for tag in ("de", "fr", "fr", "en")]
-    found = translator.engine.search(sources, translator.config, tag_ids=tag_ids)
+    assert tgt_tags == [tgt.tag_symbol_id(tag) for tag in ("de", "fr", "fr", "en")]
+    found = translator.engine.search(sources, translator.config, tgt_tags=tgt_tags)
     config = translator.config.with_options({"min_length": 2})  # the tag and a token
 
-    for source, (tag,), hypotheses in zip(sources, tag_ids, found, strict=True):
+    for source, tag, hypotheses in zip(sources, tgt_tags, found, strict=True):
 
         @torch.inference_mode()
         def scores(begun: list[list[int]], source: list[int] = source, tag: int = tag) -> list[list[float]]:
@@ -125,7 +125,7 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
 ) -> None:
     translator = make_translator(make_model, small_tokenizers, tag="en:de", beam=4)
     tokenizer, sources = translator.tokenizers.src, translator.encode(TEXTS, range(4))
-    hypotheses = translator.engine.search(sources, translator.config, tag_ids=[translator.tag_ids()[0][1]] * 4)
+    hypotheses = translator.engine.search(sources, translator.config, tgt_tags=translator.tag_ids()[0][1] * 4)
     found = translator.torch_engine.align(TEXTS, sources, [n_best[:1] for n_best in hypotheses])
     for text, source, (best, *_), alignment in zip(TEXTS, sources, hypotheses, found, strict=True):
         src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *best.ids]])

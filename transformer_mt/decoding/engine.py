@@ -137,7 +137,7 @@ class TorchEngine:
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
-        tag_ids: list[list[int]] | None = None,
+        tgt_tags: Sequence[int] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
@@ -146,7 +146,7 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
-        Sources and hypotheses start with the symbols of tags, if the model has them. `tag_ids` has those of hypotheses.
+        `tgt_tags` has the tag symbol that starts the hypotheses of each source; None: no tags.
         The tag symbol of a hypothesis has log-probability 0 and counts as a token.
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
@@ -154,11 +154,10 @@ class TorchEngine:
         `on_candidates` is called at each position.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
-        tag_ids = tag_ids or [[] for _ in sources]
         n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
         limits = (
-            config.max_target_tokens(len(ids)) + len(tag) + n_required_tokens
-            for ids, tag, n_required_tokens in zip(sources, tag_ids, n_required, strict=True)
+            config.max_target_tokens(len(ids)) + bool(tgt_tags) + n_required_tokens
+            for ids, n_required_tokens in zip(sources, n_required, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         has_constraint = constraints is not None
@@ -166,7 +165,7 @@ class TorchEngine:
             config,
             tokenizer.eos_id,
             has_constraint=has_constraint,
-            tag_ids=tag_ids,
+            tgt_tags=tgt_tags,
             device=device,
         )
         choose_candidates = beam_candidates

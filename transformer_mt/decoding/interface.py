@@ -213,7 +213,7 @@ class Engine(Protocol):
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
-        tag_ids: list[list[int]] | None = None,
+        tgt_tags: Sequence[int] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,

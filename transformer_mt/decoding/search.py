@@ -44,19 +44,19 @@ class ForcedTag(LogitsProcessor):
     """Makes translations start with the symbol of a tag, whose log-probability is 0."""
 
     def __init__(self, tags: Sequence[int], device: torch.device) -> None:
-        self.forced = torch.tensor(tags, device=device)  # [B]
+        self.tags = torch.tensor(tags, device=device)  # [B]
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid all tokens but the tag at the first position. [b, K, V] -> [b, K, V]."""
         if position > 0:
             return log_probs
-        forced = self.forced[rows, None, None]  # [b, 1, 1]
-        is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
+        tags = self.tags[rows, None, None]  # [b, 1, 1]
+        is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != tags  # [b, 1, V]
         return torch.zeros_like(log_probs).masked_fill_(is_other, -torch.inf)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. [B']."""
-        self.forced = self.forced[rows]
+        self.tags = self.tags[rows]
 
 
 class StopCancelled(LogitsProcessor):
@@ -121,13 +121,13 @@ def make_processors(
     eos: int,
     *,
     has_constraint: bool,
-    tag_ids: list[list[int]],
+    tgt_tags: Sequence[int] | None,
     device: torch.device,
 ) -> list[LogitsProcessor]:
     """Return the processors that the options and the tags of a batch ask for."""
-    processors: list[LogitsProcessor] = [MinLength(config.min_length + len(tag_ids[0]), eos)]
-    if any(tag_ids):
-        processors.append(ForcedTag([tag for (tag,) in tag_ids], device))
+    processors: list[LogitsProcessor] = [MinLength(config.min_length + bool(tgt_tags), eos)]
+    if tgt_tags:
+        processors.append(ForcedTag(tgt_tags, device))
     if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
         processors.append(NoRepeatNgram(config.no_repeat_ngram))
     return processors

@@ -319,8 +319,9 @@ class Translator:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
         sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
-        tag_ids = [tag for _, tag in self.tag_ids(tags, len(sources))]
-        hypotheses = self._search_ids(prepared, sources, line_numbers, tag_ids, scores, on_batch, is_cancelled)
+        tag_ids = self.tag_ids(tags, len(sources))
+        tgt_tags = [tag for _, (tag,) in tag_ids] if any(tgt for _, tgt in tag_ids) else None
+        hypotheses = self._search_ids(prepared, sources, line_numbers, tgt_tags, scores, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
@@ -329,15 +330,15 @@ class Translator:
         prepared: Sequence[PreparedText],
         sources: list[list[int]],
         line_numbers: Sequence[int],
-        tag_ids: list[list[int]],
+        tgt_tags: Sequence[int] | None,
         scores: bool,
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not copied, in batches of similar length.
 
-        `tag_ids` has the symbol of the tag before each translation, if there is one. A source whose translations lack a
-        term is searched again, with its terms.
+        `tgt_tags` has the tag symbol that starts the translations of each source; None: no tags. A source whose
+        translations lack a term is searched again, with its terms.
         """
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
         n_tokens = self.max_positions - 1 - self.tokenizers.n_target_tags
@@ -363,7 +364,7 @@ class Translator:
                     [sources[i] for i in batch],
                     config,
                     [line_numbers[i] for i in batch],
-                    [tag_ids[i] for i in batch] if any(tag_ids) else None,
+                    None if tgt_tags is None else [tgt_tags[i] for i in batch],
                     None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
                     scores=scores,

@@ -86,7 +86,7 @@ def test_logits_and_beams_equal_ours(name: str, make_translator: Callable[..., T
     for beam, limit, exponent in ((1, 12, 1.0), (4, 12, 1.0), (4, 12, 0.0), (5, 3, 1.0)):
         options = {"beam": beam, "max_length_factor": 0, "max_length_offset": limit, "min_length": 2}
         config = translator.config.with_options({**options, "length_penalty_exponent": exponent})
-        ours = [best for best, *_ in translator.engine.search(batch, config, tag_ids=[tgt_tag] * len(batch))]
+        ours = [best for best, *_ in translator.engine.search(batch, config, tgt_tags=tgt_tag * len(batch) or None)]
         theirs = script.search(model, batch, limit + len(tgt_tag), tgt_tag, config.model_dump())
         assert theirs == [(one.ids, one.finished) for one in ours]
         outputs |= {tuple(one.ids) for one in ours}

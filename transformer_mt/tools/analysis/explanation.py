@@ -115,9 +115,9 @@ def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hy
     """Translate one source by beam search. Return the hypotheses, the best first, and the branches of each position."""
     config, engine = translator.config, translator.torch_engine
     positions: list[Candidates] = []  # [1, N] each
-    ((_, tag),) = translator.tag_ids()
-    (hypotheses,) = engine.search([source], config, tag_ids=[tag], on_candidates=positions.append)
-    limit = min(config.max_target_tokens(len(source)) + len(tag), engine.max_positions)
+    ((_, tgt_tags),) = translator.tag_ids()
+    (hypotheses,) = engine.search([source], config, tgt_tags=tgt_tags or None, on_candidates=positions.append)
+    limit = min(config.max_target_tokens(len(source)) + bool(tgt_tags), engine.max_positions)
     return hypotheses, _build_tree(positions, translator.tokenizers.tgt, limit, config)
 
 

@@ -290,8 +290,8 @@ class AttentionMaps(NamedTuple):
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
     """Translate a text, then run the model once on both to record the attention weights."""
-    (source,), ((_, tag),) = translator.encode([text], line_numbers=[1]), translator.tag_ids()
-    ((best, *_),) = translator.engine.search([source], translator.config, tag_ids=[tag])
+    (source,), ((_, tgt_tags),) = translator.encode([text], line_numbers=[1]), translator.tag_ids()
+    ((best, *_),) = translator.engine.search([source], translator.config, tgt_tags=tgt_tags or None)
     return record_attention(translator, source, best)
 
 

@@ -94,7 +94,7 @@ class CTranslate2Engine:
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
-        tag_ids: list[list[int]] | None = None,
+        tgt_tags: Sequence[int] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
@@ -106,8 +106,8 @@ class CTranslate2Engine:
         batch that has started.
         """
         check_search(config)
-        limits = [config.max_target_tokens(len(ids)) + self.tokenizers.n_target_tags for ids in sources]
-        found = self._search_within(limits, sources, tag_ids or [[] for _ in sources], config)
+        limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
+        found = self._search_within(limits, sources, tgt_tags, config)
         if scores:
             found = [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
             return self._add_scores(sources, found)
@@ -122,7 +122,7 @@ class CTranslate2Engine:
         return [result.log_probs for result in results]
 
     def _search_within(
-        self, limits: Sequence[int], sentences: list[list[int]], tag_ids: list[list[int]], config: DecodingConfig
+        self, limits: Sequence[int], sentences: list[list[int]], tgt_tags: Sequence[int] | None, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
         """Return hypotheses without scores: finished ones first, otherwise in the order of CTranslate2.
 
@@ -136,7 +136,8 @@ class CTranslate2Engine:
         again: dict[int, list[int]] = {}  # limit -> indices of sentences
 
         def translate(indices: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-            sources, tags = [sentences[i] for i in indices], [tag_ids[i] for i in indices]
+            sources = [sentences[i] for i in indices]
+            tags = None if tgt_tags is None else [tgt_tags[i] for i in indices]
             return zip(indices, self._translate(sources, tags, config, limit, n), strict=True)
 
         for i, hypotheses in translate([i for i, ids in enumerate(sentences) if ids], max(limits), config.beam):
@@ -152,18 +153,18 @@ class CTranslate2Engine:
         return found
 
     def _translate(
-        self, sources: list[list[int]], tag_ids: list[list[int]], config: DecodingConfig, limit: int, n: int
+        self, sources: list[list[int]], tgt_tags: Sequence[int] | None, config: DecodingConfig, limit: int, n: int
     ) -> list[list[Hypothesis]]:
         """Search until `n` hypotheses of each sentence have ended. Return up to `n` hypotheses."""
         results = self.library.translate_batch(
             self._source_tokens(sources),
-            [[self.tgt_vocabulary[i] for i in ids] for ids in tag_ids] if any(tag_ids) else None,
+            [[self.tgt_vocabulary[tag]] for tag in tgt_tags] if tgt_tags else None,
             beam_size=config.beam,
             num_hypotheses=n,
             patience=n / config.beam,
             length_penalty=config.length_penalty_exponent or MIN_LENGTH_PENALTY,
             no_repeat_ngram_size=config.no_repeat_ngram,
-            min_decoding_length=min(config.min_length + self.tokenizers.n_target_tags, limit),
+            min_decoding_length=min(config.min_length + bool(tgt_tags), limit),
             max_decoding_length=limit,
             max_input_length=0,
             max_batch_size=max(1, CPU_BATCH_TOKENS // config.beam) if self.library.device == "cpu" else 0,
@@ -219,7 +220,7 @@ class CombinedEngine:
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
-        tag_ids: list[list[int]] | None = None,
+        tgt_tags: Sequence[int] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
@@ -231,8 +232,8 @@ class CombinedEngine:
         """
         plain = config.without_stages()
         if constraints is None and not any(find_unsupported_search_keys(plain)):
-            return self.fast.search(sources, plain, line_numbers, tag_ids, is_cancelled, scores=scores)
-        return self.as_torch().search(sources, config, line_numbers, tag_ids, is_cancelled, constraints)
+            return self.fast.search(sources, plain, line_numbers, tgt_tags, is_cancelled, scores=scores)
+        return self.as_torch().search(sources, config, line_numbers, tgt_tags, is_cancelled, constraints)
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096

@@ -121,7 +121,7 @@ class ExportedEngine(Protocol):
         ...
 
     def search(
-        self, sources: list[list[int]], config: DecodingConfig, *, tag_ids: list[list[int]], scores: bool
+        self, sources: list[list[int]], config: DecodingConfig, *, tgt_tags: Sequence[int] | None, scores: bool
     ) -> list[list[Hypothesis]]:
         """Translate source ids."""
         ...
@@ -176,9 +176,9 @@ def compare(
     config = translator.config.for_validation()
     for start in range(0, len(sources), BATCH_SENTENCES):
         batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
-        tag_ids = [tgt_tag] * len(batch)
-        ours = [best for best, *_ in translator.engine.search(batch, config, tag_ids=tag_ids)]
-        theirs = [best for best, *_ in exported.search(batch, config, tag_ids=tag_ids, scores=False)]
+        tgt_tags = tgt_tag * len(batch) or None
+        ours = [best for best, *_ in translator.engine.search(batch, config, tgt_tags=tgt_tags)]
+        theirs = [best for best, *_ in exported.search(batch, config, tgt_tags=tgt_tags, scores=False)]
         n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
         # Scoring adds EOS, so an unfinished translation that fills all learned positions must lose its last token.
         targets = [one.ids if one.finished else one.ids[:-1] for one in ours]

@@ -221,12 +221,13 @@ class OnnxEngine:
         self.model, self.precision = script.Model(folder), precision
 
     def search(
-        self, sources: list[list[int]], config: DecodingConfig, *, tag_ids: list[list[int]], scores: bool = False
+        self, sources: list[list[int]], config: DecodingConfig, *, tgt_tags: Sequence[int] | None, scores: bool = False
     ) -> list[list[Hypothesis]]:
         """Translate source ids one by one. There are no scores."""
         found: list[list[Hypothesis]] = []
-        for ids, tag in zip(sources, tag_ids, strict=True):
-            limit = min(config.max_target_tokens(len(ids)) + len(tag), self.model.config["n_positions"])
+        for i, ids in enumerate(sources):
+            tag = [tgt_tags[i]] if tgt_tags else []
+            limit = min(config.max_target_tokens(len(ids)) + bool(tgt_tags), self.model.config["n_positions"])
             ((best, is_finished),) = script.search(self.model, [ids], limit, tag, config.model_dump())
             found.append([Hypothesis(best, [], is_finished)])
         return found
