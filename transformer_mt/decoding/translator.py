@@ -310,11 +310,11 @@ class Translator:
         segments: Sequence[Segment],
         line_numbers: Sequence[int],
         *,
-        alignments: bool = False,
-        scores: bool = True,
-        tags: Sequence[str | None] | None = None,
-        on_batch: OnBatch | None = None,
-        is_cancelled: IsCancelled | None = None,
+        alignments: bool,
+        scores: bool,
+        tags: Sequence[str | None],
+        on_batch: OnBatch | None,
+        is_cancelled: IsCancelled | None,
     ) -> list[list[Translation]]:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
@@ -533,7 +533,7 @@ class _LineSearch:
 
     def _divide(self, lines: Sequence[Segment]) -> list[Sequence[Segment]]:
         """Return the parts of each line."""
-        part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
+        part_lists: list[Sequence[Segment]] = [()] * len(lines)
         for tag, rows in self._group_by_tag(range(len(lines))).items():
             divided = self.translator.make_divider(tag).divide([lines[i] for i in rows])
             for i, parts in zip(rows, divided, strict=True):
