@@ -94,11 +94,13 @@ def test_truncated_source_is_aligned_only_up_to_the_cut(make_translator: Callabl
 
 
 def test_alignment_equals_plain_loops_over_the_attention_weights(make_translator: Callable[..., Translator]) -> None:
-    """The reference reads each sentence alone."""
+    """The reference reads each sentence alone; the batch has sentences of different lengths."""
     translator = make_translator(decoder={"n_layers": 2})
     model, pair = translator.model, translator.tokenizers
-    for text in SENTENCES[:4]:
-        (source,), (target,) = pair.src.encode([text]), pair.tgt.encode([text[::-1]])
+    texts = [text[: 12 * (i + 1)] for i, text in enumerate(SENTENCES[:4])]
+    sources, targets = pair.src.encode(texts), pair.tgt.encode([text[::-1] for text in texts])
+    expected: list[list[tuple[int, int]]] = []
+    for text, source, target in zip(texts, sources, targets, strict=True):
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
         cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights = torch.stack(cross).mean((0, 2))[0]  # [T, S + 1]
@@ -111,7 +113,10 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(make_translator
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align_batch(translator.torch_engine.models, pair, [source], [src_words], [target]) == [wanted]
+        expected.append(wanted)
+    src_words = pair.src.word_indices(texts)
+    assert len({*map(len, targets)}) == len(targets)
+    assert align_batch(translator.torch_engine.models, pair, sources, src_words, targets) == expected
 
 
 def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:

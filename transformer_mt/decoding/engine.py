@@ -274,8 +274,9 @@ def align_batch(
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
         has_tag = bool(source) and tokenizers.src.is_tag_symbol(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
-        target = target[tokenizers.n_target_tags :]
-        token_weights = pair_weights[-len(target) :, first : first + len(word_indices)]
+        n_tags = tokenizers.n_target_tags
+        target = target[n_tags:]
+        token_weights = pair_weights[n_tags : n_tags + len(target), first : first + len(word_indices)]
         alignments.append(align_words(token_weights, word_indices, target_word_indices(tokenizers.tgt, target)))
     return alignments
 
