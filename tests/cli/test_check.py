@@ -75,23 +75,3 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
         tmt("check", "tiny.yaml", filter_, "--show-removed", "length"),
         "does not contain length; add it",
     )
-
-
-def test_the_findings_are_printed_although_the_page_cannot_be_written(run_copy: Path, tmt: Tmt) -> None:
-    name = "x" * 240  # too long with the suffix of a temporary file
-    done = tmt("check", "tiny.yaml", "--html", name)
-    assert "sentence pairs: 50 in train" in done.stdout
-    assert_user_error(done, name)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
-        (("tiny.yaml", "--write", "new", "--html", "x.html"), "--html: not allowed with argument --write"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    tiny_run: Path, in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str
-) -> None:
-    assert_user_error(tmt("check", *arguments), message)

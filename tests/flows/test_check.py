@@ -5,22 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 import pytest
-import yaml
-from helpers import parse_page
 
-from transformer_mt.data.corpus import PairExample
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import LocalRunner
 from transformer_mt.flows import configuration
 from transformer_mt.flows.check import check_corpus
 from transformer_mt.flows.configuration import Config
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.quality.checks import CorpusReport, Finding, Histogram
-from transformer_mt.tools.quality.corpus_check import MAX_TEXT, render_html, suggest_filters
+from transformer_mt.tools.quality.checks import CorpusReport
 
 MULTI30K = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
 FRENCH = "Une femme avec un grand chapeau regarde tranquillement les bateaux qui rentrent au port."
@@ -232,64 +227,3 @@ def test_an_unknown_language_is_noted_and_the_other_side_is_checked(builtin: Cor
     assert "have a target whose script is not checked: that of qaa is not known" in messages
     assert 41 in found_lines(report, "content: language")
     assert found_lines(report, "content: script") == [42]
-
-
-# --- The page of tmt check --html -------------------------------------------------------------------------------------
-
-EXAMPLES = [
-    PairExample("a.en:7", "<script>alert(1)</script> & more", "", "source"),
-    PairExample("a.en:9", "bell\x07, \u2028", "x" * 1000, ""),
-]
-
-
-def make_finding(name: str, severity: Severity, remedy: str, group: str = "content") -> Finding:
-    return Finding(group, name, severity, f"have a <{name}>", 12, 400, EXAMPLES, remedy)
-
-
-FINDINGS = [
-    make_finding("shifted", Severity.ERROR, "at its start, delete 1 line of the target", "alignment"),
-    make_finding("repeated pair", Severity.WARNING, "duplicate", "duplicates"),
-    make_finding("empty", Severity.WARNING, "length"),
-    make_finding("length", Severity.ERROR, "length: {max: 200}"),
-    make_finding("control characters", Severity.WARNING, "normalize"),
-    make_finding("mojibake", Severity.WARNING, "normalize: {mojibake: true}"),
-    make_finding("html", Severity.WARNING, r"regex: {drop: '</?[a-z][^<>]*>|&#?\w+;'}"),
-    make_finding("empty again", Severity.OK, "length"),
-    make_finding("numbers", Severity.OK, "numbers"),
-    make_finding("unknown tokens", Severity.OK, ""),
-]
-HISTOGRAM = Histogram("words per sentence", [0, 5, 10, 15], {"en": [3, 1200, 7], "d<e": [0, 1, 2]})
-REPORT = CorpusReport("a <corpus>", {"train": 12345, "validation": 10}, FINDINGS, [HISTOGRAM])
-
-
-def test_the_page_is_valid_and_each_finding_links_to_its_examples() -> None:
-    document = parse_page(render_html(REPORT))
-    links = [link.attrib["href"] for link in document.iter("a")]
-    assert links == [f"#{title.attrib['id']}" for title in document.iter("h3")]
-    assert len(links) == len(FINDINGS)
-
-
-def test_the_page_has_all_findings_with_their_examples() -> None:
-    page = render_html(REPORT)
-    for finding in FINDINGS:
-        assert page.count(f"{finding.group}: {finding.name}</a>") == 1
-        assert escape(finding.message) in page
-    assert "12,345" in page
-    assert "3.00%" in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in page
-    assert "bell\\x07, \\u2028" in page
-    assert f">{'x' * MAX_TEXT}…<" in page
-    assert page.count("</title></rect>") == 6
-    assert escape(REPORT.verdict) in page
-
-
-def test_suggested_filters_are_ordered_without_repetitions() -> None:
-    suggested = suggest_filters(FINDINGS)
-    assert yaml.safe_load(suggested)["data"]["filters"] == [
-        {"normalize": {"mojibake": True}},
-        {"length": {"max": 200}},
-        "duplicate",
-        {"regex": {"drop": r"</?[a-z][^<>]*>|&#?\w+;"}},
-    ]
-    assert suggested.count("length") == 1
-    assert "# - numbers\n" in suggested

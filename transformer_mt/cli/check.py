@@ -13,9 +13,7 @@ from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_io import check_output
-from transformer_mt.system.files import write_text
-from transformer_mt.system.log import LAYOUT, Severity, make_visible
+from transformer_mt.system.log import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
@@ -44,14 +42,11 @@ class Check(Command):
     data.filters that removes it, or advice. Exit status: 0, or 1 with warnings, 2 with errors.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt check mine.yaml --html report.html"
+    EXAMPLE: ClassVar[str] = "tmt check mine.yaml --workers 4"
 
     run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
-    html: Path | None = option(
-        "also write the findings, with examples and histograms, as one page", metavar="FILE", is_exclusive=True
-    )
     show_removed: str | None = option(
         "list the pairs that this filter of data.filters removes, one per line", metavar="FILTER", is_exclusive=True
     )
@@ -80,8 +75,6 @@ class Check(Command):
         if self.write is not None:
             write_repaired(self, self.write, config)
             return
-        files = (Path(file) for source in config.data.sources for file in source.files)
-        check_output(self.html, self.run_or_config, *files, option="--html")
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus
@@ -92,16 +85,6 @@ class Check(Command):
         else:
             show(report)
             _show_verdict(report, self)
-        sys.stdout.flush()
-        if self.html is not None:
-            from transformer_mt.tools.quality.corpus_check import render_html
-
-            write_text(self.html, render_html(report))
-            print(
-                make_visible(f"\nthe page is {self.html}", keep=LAYOUT),
-                file=sys.stderr if self.json else sys.stdout,
-                flush=True,
-            )
         sys.exit(report.severity)
 
 

@@ -31,6 +31,7 @@ REMOVED_OPTIONS = {
     "--expect": "name the sentences as a source of data.validation, which has scores of its own",
     "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
+    "--html": "check prints its findings, and --json all of them",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""

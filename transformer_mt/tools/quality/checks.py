@@ -23,7 +23,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
-from transformer_mt.tools.languages.scripts import language_scripts, split_units
+from transformer_mt.tools.languages.scripts import language_scripts
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
@@ -231,22 +231,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Histogram:
-    """Counts of a quantity, such as the words of a sentence."""
-
-    title: str
-    edges: Sequence[float]  # of the bins, ascending
-    counts: Mapping[str, Sequence[int]]  # by series, such as "en" and "de"; one fewer than edges
-
-
-@dataclass(frozen=True)
 class CorpusReport:
     """All findings about the corpora of a configuration."""
 
     name: str
     sizes: Mapping[str, int]  # pairs of train, validation and the test sets
     findings: Sequence[Finding]  # the most severe first
-    histograms: Sequence[Histogram]
 
     @property
     def severity(self) -> Severity:
@@ -273,8 +263,6 @@ class CorpusReport:
 
 # --- all pairs of a corpus --------------------------------------------------------------------------------------------
 
-LONGEST, BIN = 100, 5  # words or characters in the histogram of lengths
-
 
 def check_pairs(
     corpus: ParallelCorpus,
@@ -283,7 +271,7 @@ def check_pairs(
     misaligned: Sequence[LineRange],
     cache_dir: Path,
     runner: Runner,
-) -> tuple[list[Finding], Histogram]:
+) -> list[Finding]:
     """Apply all checks to all pairs, each independently, shard by shard.
 
     The checks that compare both sides leave out the ranges `misaligned`.
@@ -308,10 +296,7 @@ def check_pairs(
             is_exchanged = has_exchanged_sides(corpus, languages)
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
-    counts: list[list[int]] = np.sum([metadata["lengths"] for metadata in results], axis=0).tolist()
-    title = f"words or characters per sentence (the last bar: {LONGEST} or more)"
-    histogram = Histogram(title, [*range(0, LONGEST + 2 * BIN, BIN)], dict(zip(languages, counts, strict=True)))
-    return [*findings.values(), *_unknown_languages(languages, len(corpus))], histogram
+    return [*findings.values(), *_unknown_languages(languages, len(corpus))]
 
 
 @dataclass(frozen=True)
@@ -323,13 +308,11 @@ class _CheckTask:
     filters: ShardFilters
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return number and examples of the pairs that each check finds, and the lengths of both sides."""
-        samples, lengths = self.filters.make_samples(), np.zeros((2, LONGEST // BIN + 1), np.int64)
-        for block in self.filters.apply(task, partial(self._observe, samples)):
-            for of_side, texts in zip(lengths, (block.src, block.tgt), strict=True):
-                bins = np.array([min(LONGEST, len(split_units(text))) // BIN for text in texts], np.int64)
-                of_side += np.bincount(bins, minlength=len(of_side))
-        return {"affected": [(sample.count, sample.examples) for sample in samples], "lengths": lengths.tolist()}
+        """Return number and examples of the pairs that each check finds."""
+        samples = self.filters.make_samples()
+        for _ in self.filters.apply(task, partial(self._observe, samples)):
+            pass
+        return {"affected": [(sample.count, sample.examples) for sample in samples]}
 
     def _observe(self, samples: Sequence[PairSample], number: int, block: Block, reasons: Mapping[int, str]) -> None:
         if self.checks[number].compares_sides and self.misaligned:

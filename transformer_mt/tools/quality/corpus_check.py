@@ -1,8 +1,8 @@
-"""Checks of the corpora of a configuration -> findings about alignment, pairs and tokenizers, as data and as a page."""
+"""Checks of the corpora of a configuration -> findings about alignment, pairs and tokenizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,11 +17,9 @@ from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.pages.page_rendering import draw_bars, render_page
-from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
+from transformer_mt.tools.quality.checks import N_SHOWN, CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
-from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
@@ -50,7 +48,7 @@ def check_sources(
         unequal = [found for key, source in sources.items() for found in check_line_counts(key, source, hints[key])]
         if not unequal:
             raise
-        return CorpusReport(name, {}, unequal, [])
+        return CorpusReport(name, {}, unequal)
     cache_dir = Path(data.cache_dir)
     misaligned = {key: find_misaligned_ranges(corpus, cache_dir, runner) for key, corpus in corpora.items()}
     findings = [
@@ -58,18 +56,15 @@ def check_sources(
         for key, ranges in misaligned.items()
         for line_range in ranges
     ]
-    histograms: list[Histogram] = []
     held_out_corpora = {key: corpora[key] for key in held_out}
     for key, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
-        found, histogram = check_pairs(corpora[key], languages, held_out_corpora, misaligned[key], cache_dir, runner)
+        found = check_pairs(corpora[key], languages, held_out_corpora, misaligned[key], cache_dir, runner)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {key})") for one in found]
-            histogram = replace(histogram, title=f"{key}: {histogram.title}")
         findings += found
-        histograms.append(histogram)
-    return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings, histograms)
+    return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
 
 
 def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:
@@ -151,47 +146,3 @@ def check_tokenizers(train: ParallelCorpus, tokenizers: TokenizerPair) -> Iterat
                 "pieces to the vocabulary of a trained or imported run"
             )
             yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
-
-
-MAX_TEXT = 300  # characters of a sentence that an example shows
-
-
-def render_html(report: CorpusReport) -> str:
-    """Return the page: sizes, findings, examples, histograms and suggested filters."""
-    return render_page(
-        "check.html",
-        report=report,
-        labels=LABELS,
-        filters={finding.remedy for finding in report.findings if _filter_name(finding.remedy) in FILTERS},
-        histograms=[
-            draw_bars(found.title, [f"from {edge:g}" for edge in found.edges[:-1]], found.counts)
-            for found in report.histograms
-        ],
-        suggested=suggest_filters(report.findings).splitlines(),
-        max_text=MAX_TEXT,
-    )
-
-
-def suggest_filters(findings: Sequence[Finding]) -> str:
-    """Return `data.filters` as YAML, or "" without filters. Optional ones are commented out.
-
-    They are in the order of `FILTERS`: normalisation comes first. Overlap is always removed, because it spoils scores.
-    """
-    needed = _select_filters(f for f in findings if f.severity > Severity.OK or f.group == "overlap")
-    names = {*map(_filter_name, needed)}
-    optional = [item for item in _select_filters(findings) if _filter_name(item) not in names]
-    filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(_filter_name(item)))
-    lines = [f"    {'- ' if item in needed else '# - '}{item}\n" for item in filters]
-    return f"data:\n  filters:\n{''.join(lines)}" if lines else ""
-
-
-def _select_filters(findings: Iterable[Finding]) -> list[str]:
-    """Return the filters among the remedies. A name without options is left out if another item extends it."""
-    items = dict.fromkeys(f.remedy for f in findings if _filter_name(f.remedy) in FILTERS)
-    extended = {_filter_name(item) for item in items if ": " in item and "{of: " not in item}
-    return [item for item in items if item not in extended]
-
-
-def _filter_name(remedy: str) -> str:
-    """Return the name of the filter if the remedy is an item of `data.filters`, and no advice."""
-    return remedy.partition(":")[0]
