@@ -180,7 +180,7 @@ def measure_stages(config: Config, workers: int, *, check: bool) -> None:
     print(f"second start: {time.perf_counter() - start:.1f} s", flush=True)
     if check:
         start = time.perf_counter()
-        check_corpus(config, data.tokenizers, runner)
+        check_corpus(config, runner)
         print(f"check: {time.perf_counter() - start:,.0f} s in all")
     project(runner.measured)
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -62,7 +62,7 @@ class Check(Command):
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
         from transformer_mt.flows.configuration import load_run_or_file
 
-        config, run = load_run_or_file(self.run_or_config, self.overrides)
+        config, _ = load_run_or_file(self.run_or_config, self.overrides)
         if self.json and self.show_removed is not None:
             raise UserError("check: --show-removed prints lines of its own; leave out --json")
         if self.show_removed is not None:
@@ -76,10 +76,9 @@ class Check(Command):
             write_repaired(self, self.write, config)
             return
         from transformer_mt.data.stages import LocalRunner
-        from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus
 
-        report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, LocalRunner(self.workers))
+        report = check_corpus(config, LocalRunner(self.workers))
         if self.json:
             print_json(_to_json(report))
         else:

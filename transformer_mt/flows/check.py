@@ -1,4 +1,4 @@
-"""Check the corpora and vocabularies of a configuration, and write a repaired copy of the corpora."""
+"""Check the corpora of a configuration, and write a repaired copy of the corpora."""
 
 from __future__ import annotations
 
@@ -10,35 +10,20 @@ from shlex import quote
 from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.prepare import (
-    load_held_out,
-    load_source,
-    load_sources,
-    make_tokenizers,
-)
+from transformer_mt.flows.prepare import load_held_out, load_source
 from transformer_mt.tools.analysis.config_differences import list_changes
 from transformer_mt.tools.quality.checks import CorpusReport
-from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
+from transformer_mt.tools.quality.corpus_check import check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
 
-TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 
-
-def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
-    """Check all corpora and the tokenizers of a run. Without tokenizers, they are learned from a sample.
-
-    Raises `UserError` if a source cannot be read.
-    """
+def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
+    """Check all corpora. Raises `UserError` if a source cannot be read."""
     report = check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
-    findings = [*report.findings]
-    if report.sizes:  # the corpora could be read
-        train = load_sources(config, config.data.train, runner)
-        findings += check_tokenizers(train, tokenizers or make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS)))
-    return replace(report, findings=sorted(findings, key=lambda finding: -finding.severity))
+    return replace(report, findings=sorted(report.findings, key=lambda finding: -finding.severity))
 
 
 def repair_corpus(config: Config, folder: Path) -> RepairReport:

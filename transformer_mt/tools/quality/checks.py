@@ -22,8 +22,7 @@ from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
-from transformer_mt.tools.languages.scripts import language_scripts
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
@@ -205,11 +204,11 @@ OVERLAP_ADVICE = "; always remove overlap with held-out text (data.filters): it 
 class Finding:
     """A problem of the corpora, with the number of pairs that have it."""
 
-    group: str  # "alignment", "duplicates", "overlap", "content", "tokenizer"
+    group: str  # "alignment", "duplicates", "overlap", "content"
     name: str  # such as "empty" or "mojibake"
     severity: Severity
-    message: str  # completes `1,234 pairs ...`, or describes the lines or tokens that are counted
-    count: int  # affected pairs, lines, tokens or characters
+    message: str  # completes `1,234 pairs ...`, or describes the lines that are counted
+    count: int  # affected pairs or lines
     total: int  # of which `count` are affected
     examples: Sequence[PairExample] = ()  # at most 100
     remedy: str = ""  # item of `data.filters` that removes or repairs it, as YAML; or advice
@@ -296,7 +295,7 @@ def check_pairs(
             is_exchanged = has_exchanged_sides(corpus, languages)
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
-    return [*findings.values(), *_unknown_languages(languages, len(corpus))]
+    return [*findings.values()]
 
 
 @dataclass(frozen=True)
@@ -342,18 +341,6 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
             details = check.message, count, n_pairs, examples, check.remedy
             findings[check.name] = Finding(check.group, check.name, severity, *details)
     return findings
-
-
-def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:
-    """Yield a note about each side whose language or script cannot be checked."""
-    for side, language in zip(SIDE_NAMES, languages, strict=True):
-        if not LanguageDetector.load().knows(language):
-            message = f"have a {side} whose language is not checked: language detection does not know {language}"
-            remedy = "correct the code, if it is a mistake"
-            yield Finding("content", f"language of the {side}", Severity.OK, message, total, total, remedy=remedy)
-        if language_scripts(language) is None:
-            message = f"have a {side} whose script is not checked: that of {language} is not known"
-            yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)
 
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------

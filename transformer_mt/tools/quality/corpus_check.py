@@ -1,4 +1,4 @@
-"""Checks of the corpora of a configuration -> findings about alignment, pairs and tokenizers."""
+"""Checks of the corpora of a configuration -> findings about alignment and pairs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -14,17 +13,13 @@ from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
-from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.quality.checks import N_SHOWN, CorpusReport, Finding, check_pairs
-from transformer_mt.tools.quality.filter_base import SIDE_NAMES
+from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
-MEASURED_PAIRS = 10_000  # on which tokenizers are measured
-MAX_UNKNOWN = 0.01  # share of the tokens
 
 
 def check_sources(
@@ -60,23 +55,10 @@ def check_sources(
     for key, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
         found = check_pairs(corpora[key], languages, held_out_corpora, misaligned[key], cache_dir, runner)
-        found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {key})") for one in found]
         findings += found
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
-
-
-def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:
-    """Name the file of the target in the examples whose fault is in the target."""
-    targets = dict(zip(*source.text_files(), strict=True))
-    located: list[PairExample] = []
-    for example in examples:
-        file, _, line = example.location.rpartition(":")
-        if example.reason == "target" and file in targets:
-            example = example._replace(location=f"{targets[file]}:{line}")
-        located.append(example)
-    return located
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -120,29 +102,3 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
             rows = range(line_range.first, min(line_range.end, line_range.first + 3))
             examples = [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows]
             yield _make_finding(f"{name}, from {src}:{line_range.first + 1} on", line_range, len(pairs), examples, hint)
-
-
-# --- tokenizers -------------------------------------------------------------------------------------------------------
-
-
-def check_tokenizers(train: ParallelCorpus, tokenizers: TokenizerPair) -> Iterator[Finding]:
-    """Yield a finding about the unknown tokens of each side."""
-    sample = train.select_evenly(MEASURED_PAIRS)
-    columns: tuple[Literal["src", "tgt"], ...] = "src", "tgt"
-    for side, column, tokenizer in zip(SIDE_NAMES, columns, (tokenizers.src, tokenizers.tgt), strict=True):
-        n_tokens, n_unknown = 0, 0
-        examples: list[PairExample] = []
-        for row, ids in enumerate(tokenizer.encode(sample.column(column))):
-            tokens = zip(tokenizer.tokens(ids), ids, strict=True)
-            unknown = [token for token, i in tokens if i == tokenizer.unk_id or token in BYTE_TOKENS]
-            n_tokens, n_unknown = n_tokens + len(ids), n_unknown + len(unknown)
-            if unknown and len(examples) < N_SHOWN:
-                examples.append(sample.example(row, f"{side} has {len(unknown)} unknown tokens or bytes"))
-        if n_unknown:
-            severity = Severity.WARNING if n_unknown > MAX_UNKNOWN * n_tokens else Severity.OK
-            message = f"tokens of the {side} are unknown or single bytes"
-            remedy = (
-                "raise tokenizer.vocab_size, or lower tokenizer.min_frequency; tmt init --extend-vocabulary adds "
-                "pieces to the vocabulary of a trained or imported run"
-            )
-            yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
