@@ -29,6 +29,7 @@ REMOVED_OPTIONS = {
     "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
     "--prefix": "translate --n-best prints other translations, and --glossary fixes terms",
     "--expect": "name the sentences as a source of data.validation, which has scores of its own",
+    "--memory": "tools of translators pretranslate a document, and PO, XLIFF and TMX keep existing translations",
     "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
     "--html": "check prints its findings, and --json all of them",

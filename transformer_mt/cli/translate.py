@@ -133,15 +133,12 @@ class MarkupOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class TerminologyOptions(OptionGroup):
-    """Glossary and translation memory."""
+    """Glossary."""
 
     TITLE: ClassVar[str] = "terminology"
 
     glossary: str | None = option(
         "TSV file of terms: source, translation (variants separated by |), and options: case, keep", metavar="F"
-    )
-    memory: Path | None = option(
-        "translation memory (.tsv or .tmx): lines that it contains get their translations from it", metavar="F"
     )
 
 
@@ -241,7 +238,6 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
     task = LineTask(
         Format(options.format, scores=options.scores, alignments=options.alignments),
         options.output,
-        args.terminology.memory,
         scores_targets=options.score_targets is not None,
         is_repeatable=options.input is not None,
         resume=options.resume,
@@ -263,7 +259,7 @@ def _check_arguments(args: Translate) -> None:
             advice = f"translate --input {quote(text)} reads its lines"
             log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
-    files = (args.lines.input, args.lines.score_targets, glossary, args.terminology.memory)
+    files = (args.lines.input, args.lines.score_targets, glossary)
     line_io.check_files(*files)
     check_output(args.lines.output, *files)
     if args.lines.resume and not (args.lines.input and args.lines.output):
@@ -345,4 +341,4 @@ def _translate_document(
         args.documents.retranslate,
         frozenset(args.documents.exclude_keys),
     )
-    translate_document(translator, source, args.lines.output, document_format, options, args.terminology.memory)
+    translate_document(translator, source, args.lines.output, document_format, options)

@@ -46,13 +46,13 @@ def find_code(language: str, codes: Collection[str], *, is_exact: bool = False) 
     return found[0] if found else None
 
 
-def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUnit]:
+def read_units(path: Path) -> Iterator[TranslationUnit]:
     """Yield the units of a TMX file, plain or compressed.
 
-    `keep_markup` keeps the markup of the original documents, and leaves out segments with an empty element of markup.
+    The markup of the original documents is left out.
     Raises `UserError` with file and line if the file is not TMX, is damaged, or declares entities.
     """
-    parser = _Parser(str(path), keep_markup)
+    parser = _Parser(str(path))
     with open_text(path) as file:
         is_last = False
         while not is_last:
@@ -68,16 +68,15 @@ def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUni
 class _Parser:
     """Parser that collects the units of the chunks that it is fed with."""
 
-    def __init__(self, name: str, keep_markup: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.units: list[TranslationUnit] = []
-        self._name, self._keep_markup = name, keep_markup
+        self._name = name
         self._n_bytes = 0
         self._unit_line, self._language = 1, ""
         self._segments: dict[str, str] = {}
         self._text: list[str] | None = None  # of the segment, outside of elements that are left out
         self._size = 0  # characters of the unit
-        self._markup_starts: list[int] = []  # number of texts at the start of each open element of markup
-        self._is_valid = True  # the segment has no empty element of markup
+        self._n_open_markup = 0  # elements of markup around the current text
         parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start_root
@@ -118,21 +117,20 @@ class _Parser:
         elif tag == "tuv":
             self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
         elif tag == "seg":
-            self._text, self._is_valid, self._markup_starts = [], True, []
+            self._text, self._n_open_markup = [], 0
         elif tag in INLINE_MARKUP and self._text is not None:
-            self._markup_starts.append(len(self._text))
+            self._n_open_markup += 1
 
     def _end(self, tag: str) -> None:
         tag = _local(tag)
         if tag == "tu":
             self.units.append(TranslationUnit(self._unit_line, self._segments))
         elif tag == "seg" and self._text is not None:
-            if self._is_valid or not self._keep_markup:
-                text = re.sub(r"[ \t\r\n]+", " ", "".join(self._text)).strip()
-                self._segments.setdefault(self._language, text)
+            text = re.sub(r"[ \t\r\n]+", " ", "".join(self._text)).strip()
+            self._segments.setdefault(self._language, text)
             self._text = None
-        elif tag in INLINE_MARKUP and self._text is not None and self._markup_starts:
-            self._is_valid &= len(self._text) > self._markup_starts.pop()
+        elif tag in INLINE_MARKUP and self._text is not None:
+            self._n_open_markup -= 1
 
     def _add_text(self, text: str) -> None:
         if self._text is None:
@@ -140,7 +138,7 @@ class _Parser:
         self._size += len(text)
         if self._size > MAX_UNIT_CHARACTERS:
             raise UserError(f"{self._name}:{self._unit_line}: a unit has more than {MAX_UNIT_CHARACTERS:,} characters")
-        if self._keep_markup or not self._markup_starts:
+        if not self._n_open_markup:
             self._text.append(text)
 
     def _refuse_entity(self, entity: str, *_: object) -> None:

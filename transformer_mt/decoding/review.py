@@ -8,13 +8,13 @@ one only if the policy agrees.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.sentence_splitting import CountTokens
-from transformer_mt.decoding.text_stages import Segment, Translation, join_translations, make_given
+from transformer_mt.decoding.text_stages import Segment, Translation, join_translations
 
 MAX_ROUNDS = 3
 DecodingChanges = Mapping[str, object]
@@ -140,8 +140,7 @@ def _translate_parts(
         job.parts.append(Job(job.line, segment, best, () if copy else find_segment_faults(policy, segment, best)))
 
 
-def copy_source(segment: Segment) -> Translation | None:
-    """Return a segment as its own translation, word by word; None if its elements could not be kept."""
-    copy = make_given(segment, segment.strip())
-    n_words = len(segment.surface.split())
-    return copy and replace(copy, alignment=[(word, word) for word in range(n_words)])
+def copy_source(segment: Segment) -> Translation:
+    """Return a segment as its own translation, word by word."""
+    alignment = [(word, word) for word in range(len(segment.surface.split()))]
+    return Translation(segment.strip(), 0.0, [], [], finished=True, alignment=alignment)

@@ -58,10 +58,6 @@ class Segment(ABC):
     def join(self, translations: Sequence[tuple[str, Segment]]) -> Segment:
         """Return the translation of this segment from those of its parts, each with the white space before it."""
 
-    @abstractmethod
-    def adopt(self, given: Segment) -> Segment | None:
-        """Return a given translation with the elements of this segment; None if its elements differ."""
-
     def strip_enclosing(self) -> Segment:
         """Return the part that is translated, without what encloses all of it."""
         return self
@@ -103,10 +99,6 @@ class PlainText(Segment):
         """Return the joined translations of the parts."""
         return PlainText("".join(space + part.surface for space, part in translations))
 
-    def adopt(self, given: Segment) -> PlainText:
-        """Return a given translation, which always fits."""
-        return PlainText(given.surface)
-
 
 @dataclass(frozen=True)
 class TranslatedPart:
@@ -128,7 +120,6 @@ class Translation:
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
     parts: tuple[TranslatedPart, ...] = ()  # of a line that was divided
-    from_memory: bool = False  # taken from a translation memory, without a score
 
     @cached_property
     def text(self) -> str:
@@ -139,12 +130,6 @@ class Translation:
     def score_per_token(self) -> float:
         """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
         return self.score / max(1, len(self.token_scores))
-
-
-def make_given(source: Segment, given: Segment, *, from_memory: bool = False) -> Translation | None:
-    """Return a given text as the translation of a segment, without a score; None if it does not fit."""
-    content = source.adopt(given)
-    return None if content is None else Translation(content, 0.0, [], [], finished=True, from_memory=from_memory)
 
 
 def join_n_best(

@@ -43,7 +43,6 @@ from transformer_mt.decoding.text_stages import (
     TextStage,
     Translation,
     join_n_best,
-    make_given,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
@@ -81,8 +80,6 @@ class Features:
     """Makes the stages for options that need some, such as a glossary."""
     make_policy: Callable[[ModelProvenance, DecodingConfig], ReviewPolicy | None] | None = None
     """Makes the policy that reviews translations, if the options ask for one."""
-    look_up: Callable[[str], str | None] | None = None
-    """Returns the known translation of a line, which the model then does not translate; None: unknown."""
 
 
 class Translator:
@@ -496,8 +493,7 @@ class _LineSearch:
     def translate(self, lines: Sequence[Segment], on_batch: OnBatch | None) -> list[list[Translation]]:
         """Return the n-best translations of lines."""
         part_lists = self._divide(lines)
-        known = self._look_up(lines)
-        rows = [(i, part) for i, parts in enumerate(part_lists) if i not in known for part in parts]
+        rows = [(i, part) for i, parts in enumerate(part_lists) for part in parts]
         index = {i: 0 for i, _ in rows}  # of the next part of a line
         numbers: list[int] = []
         for i, _ in rows:
@@ -519,9 +515,7 @@ class _LineSearch:
         for (i, _), n_best in zip(rows, found, strict=True):
             by_line.setdefault(i, []).append(n_best)
         return [
-            join_n_best(line, [line], [[known[i]]], "")
-            if i in known
-            else join_n_best(line, part_lists[i], by_line[i], self.provenances[self.tags[i]].tgt_lang)
+            join_n_best(line, part_lists[i], by_line[i], self.provenances[self.tags[i]].tgt_lang)
             for i, line in enumerate(lines)
         ]
 
@@ -539,18 +533,6 @@ class _LineSearch:
             for i, parts in zip(rows, divided, strict=True):
                 part_lists[i] = parts
         return part_lists
-
-    def _look_up(self, lines: Sequence[Segment]) -> dict[int, Translation]:
-        """Return the known translations that fit their lines."""
-        if (look_up := self.translator.features.look_up) is None:
-            return {}
-        known: dict[int, Translation] = {}
-        for i, line in enumerate(lines):
-            text = look_up(line.surface)
-            given = None if text is None else make_given(line, self.translator.read(text), from_memory=True)
-            if given is not None:
-                known[i] = given
-        return known
 
     def _search_parts(
         self,

@@ -389,7 +389,6 @@ class Format:
     text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
     text, and `alignments` adds the alignment after it, separated by tabs.
     tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
-    With a translation memory, the origin is the column before the text.
     json: one object.
     """
 
@@ -397,7 +396,6 @@ class Format:
     n_best: int = 1
     scores: bool = False
     alignments: bool = False
-    has_memory: bool = False  # some translations may be from a translation memory
 
     @property
     def has_scores(self) -> bool:
@@ -413,8 +411,6 @@ class Format:
             columns = [str(number), str(rank)] if self.kind == "tsv" else []
             if self.kind == "tsv" or self.scores:
                 columns += score_columns(translation)
-            if self.has_memory and self.kind == "tsv":
-                columns.append("memory" if translation.from_memory else "model")
             columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
             if self.alignments:
                 columns.append(format_alignment(translation))
@@ -430,7 +426,6 @@ class Format:
                 "finished": translation.finished,
                 "tokens": translation.tokens,
                 "token_scores": translation.token_scores,
-                **({"memory": translation.from_memory} if self.has_memory else {}),
                 **({"alignment": format_alignment(translation)} if self.alignments else {}),
             }
             for translation in translations

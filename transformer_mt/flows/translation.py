@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after the argume
     from transformer_mt.decoding.text_stages import TextStage, Translation
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
-    from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory
+    from transformer_mt.tools.markup.glossary import Glossary
     from transformer_mt.tools.robustness.guard import FaultReport
 
 
@@ -220,7 +220,6 @@ class LineTask:
 
     format: Format
     output: Path | None = None
-    memory: Path | None = None  # translation memory
     scores_targets: bool = False  # score the targets of the lines instead of translating
     is_repeatable: bool = False  # the input can be read again, so the output can be resumed
     resume: bool = False
@@ -252,7 +251,6 @@ class WindowTranslator:
     task: LineTask
     progress: ProgressReport  # is updated inside of a window
     format: Format
-    memory: TranslationMemory | None
     glossary: Glossary | None
     has_warned: bool = field(default=False, init=False)  # of a text in another language
     n_terms: int = field(default=0, init=False)  # in the sources
@@ -260,16 +258,14 @@ class WindowTranslator:
 
     @classmethod
     def make(cls, translator: Translator, task: LineTask, progress: ProgressReport) -> WindowTranslator:
-        """Read the glossary and the translation memory, if there are any."""
-        glossary = memory = None
+        """Read the glossary, if there is one."""
+        glossary = None
         if translator.config.glossary is not None:
             from transformer_mt.tools.markup.stages import read_glossary
 
             glossary = read_glossary(translator.config.glossary)
-        if task.memory:
-            memory, translator = read_memory(translator, task.memory)
-        output_format = replace(task.format, n_best=translator.config.n_best, has_memory=memory is not None)
-        return cls(translator, task, progress, output_format, memory, glossary)
+        output_format = replace(task.format, n_best=translator.config.n_best)
+        return cls(translator, task, progress, output_format, glossary)
 
     def settings(self) -> Settings:
         """Return all settings that affect the translations. `--resume` compares them."""
@@ -282,7 +278,6 @@ class WindowTranslator:
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
             "--glossary": str(self.glossary and self.glossary.digest),
-            "--memory": str(self.memory and self.memory.digest),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
@@ -331,7 +326,7 @@ class WindowTranslator:
             log_rank0("tmt: warning: the text seems to be {}, and the model translates {}".format(*names))
 
     def _count_terms(self, source: str, best: Translation) -> None:
-        if self.glossary is None or best.from_memory:
+        if self.glossary is None:
             return
         from transformer_mt.tools.markup.elements import to_marked_text
 
@@ -341,28 +336,16 @@ class WindowTranslator:
         self.n_terms += needed
 
 
-def read_memory(translator: Translator, path: Path) -> tuple[TranslationMemory, Translator]:
-    """Return a translation memory in the languages of a translator, and the translator with it."""
-    from transformer_mt.tools.markup.glossary import TranslationMemory
-
-    provenance = translator.provenance()
-    memory = TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
-    return memory, translator.with_features(replace(translator.features, look_up=memory.look_up))
-
-
 def translate_document(
     translator: Translator,
     source: Path,
     target: Path | None,
     document_format: DocumentFormat,
     options: DocumentOptions,
-    memory: Path | None = None,
 ) -> None:
     """Write the translated document to a file, or to standard output (None)."""
     from transformer_mt.tools.documents.formats import fill_document, make_segments, protect_elements, read_document
 
-    if memory:
-        _, translator = read_memory(translator, memory)
     document = read_document(source, document_format, options)
     segments = make_segments(document)
     progress = ProgressReport("translated", len(segments), "segments")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 import re
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import pytest
 
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import Role, Span, mark
-from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory
+from transformer_mt.tools.markup.glossary import Glossary
 
 
 def read(tmp_path: Path, *lines: str) -> Glossary:
@@ -118,74 +116,3 @@ def test_each_term_needs_an_occurrence_of_its_own(tmp_path: Path, translation: s
     glossary = read(tmp_path, "dog\tHund|Hunde", "the house\tdas Haus")
     marked = [mark(text, []) for text in ("The house, a dog and a dog", translation)]
     assert glossary.count_used(*marked) == (expected, 3)
-
-
-# --- Reading of translation memories ----------------------------------------------------------------------------------
-
-PAIRS = [("A dog & a cat", "Ein Hund < eine Katze"), ("The <b>end</b>", "Das <b>Ende</b>")]
-
-
-def tmx(pairs: list[tuple[str, str]], languages: tuple[str, str] = ("en-US", "de")) -> str:
-    """Return a TMX file with escaped text."""
-    units = "".join(
-        f"<tu><prop>x</prop><tuv xml:lang='{languages[0]}'><note>n</note><seg>{escape(src)}</seg></tuv>"
-        f"<tuv xml:lang='{languages[1]}'><seg>{escape(tgt)}</seg></tuv></tu>\n"
-        for src, tgt in pairs
-    )
-    head = "<?xml version='1.0'?><!DOCTYPE tmx SYSTEM 'tmx14.dtd'>\n<tmx version='1.4'><header srclang='en'/>"
-    return f"{head}<body>{units}</body></tmx>"
-
-
-def read_memory(path: Path, content: str | bytes) -> TranslationMemory:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return TranslationMemory.read(path, "en", "de")
-
-
-def test_all_kinds_of_file_have_the_same_translations(tmp_path: Path) -> None:
-    tsv = "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS)
-    found = [
-        read_memory(tmp_path / "m.tsv", tsv),
-        read_memory(tmp_path / "m.tsv.gz", gzip.compress(tsv.encode())),
-        read_memory(tmp_path / "m.tmx", tmx(PAIRS)),
-        read_memory(tmp_path / "namespace.tmx", tmx(PAIRS).replace("<tmx ", "<tmx xmlns='http://www.lisa.org/tmx14' ")),
-        read_memory(tmp_path / "m16.tmx", tmx(PAIRS).replace("'1.0'", "'1.0' encoding='utf-16'").encode("utf-16")),
-        read_memory(tmp_path / "m.tmx.gz", gzip.compress(tmx(PAIRS).encode())),
-    ]
-    assert [memory.translations for memory in found] == [dict(PAIRS)] * 6
-    assert len({memory.digest for memory in found}) == 1
-
-
-def test_spaces_do_not_matter_and_the_last_translation_is_used(tmp_path: Path) -> None:
-    memory = read_memory(tmp_path / "m.tsv", "A  dog\tHund\nA dog \tEin Hund\n")
-    assert memory.look_up(" A dog\u00a0") == "Ein Hund"
-    assert memory.look_up("a dog") is None
-
-
-def test_a_memory_may_contain_direct_speech(tmp_path: Path) -> None:
-    content = '"Yes."\t"Ja."\nA cat\tEine Katze\n'
-    assert read_memory(tmp_path / "m.tsv", content).translations == {'"Yes."': '"Ja."', "A cat": "Eine Katze"}
-
-
-def test_tags_in_a_segment_are_text(tmp_path: Path) -> None:
-    content = tmx([("X", "Y"), ("P", "Q")])
-    for text in ("X", "Y"):
-        tags = f"<bpt i='1'>&lt;b&gt;</bpt><hi>{text}</hi><ept i='1'>&lt;/b&gt;</ept>"
-        content = content.replace(f"<seg>{text}<", f"<seg>{tags}<")
-    content = content.replace("<seg>P<", "<seg>P<ph x='1'/><")  # unknown tag: the unit is left out
-    assert read_memory(tmp_path / "m.tmx", content).translations == {"<b>X</b>": "<b>Y</b>"}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("m.tsv", "A dog\tEin Hund\nA cat\n", "m.tsv:2: is not a source, a tab and a translation"),
-        ("m.tsv", "\n", "has no translations"),
-        ("m.tsv", '"A dog"\t"Ein Hund"\n"A cat"\t"Eine Katze"\n', "m.tsv: all cells are in quotes"),
-        ("m.tmx", tmx(PAIRS, ("en", "fr")), "no pair of en and de, only en, fr"),
-        ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "m.tmx:1: uses the entity x"),
-        ("m.tmx.gz", b"\x1f\x8bbroken", "truncated or damaged"),
-    ],
-)
-def test_a_wrong_file_is_refused(tmp_path: Path, name: str, content: str | bytes, problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        read_memory(tmp_path / name, content)

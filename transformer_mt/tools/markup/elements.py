@@ -109,13 +109,6 @@ class MarkedText(Segment):
         parts = [to_marked_text(part).pad(space, "") for space, part in translations]
         return join_parts(self, parts) if self.elements else PlainText("".join(part.surface for part in parts))
 
-    def adopt(self, given: Segment) -> Segment | None:
-        """Return a given translation with the elements of this text; None if it has others."""
-        if not self.elements:
-            return PlainText(given.surface)
-        matched = match_elements(to_marked_text(given), self)
-        return matched if matched.has_elements_of(self) else None
-
     def strip_enclosing(self) -> MarkedText:
         """Return this text without the pairs of tags that enclose all of it."""
         n = count_enclosing_pairs(self)
@@ -167,22 +160,6 @@ class MarkedText(Segment):
 def to_marked_text(segment: Segment) -> MarkedText:
     """Return a segment as text with elements, of which plain text has none."""
     return segment if isinstance(segment, MarkedText) else MarkedText.from_text(segment.surface)
-
-
-def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
-    """Replace each element of `text` by an unused element of `source` with the same surface.
-
-    Elements without a counterpart become text.
-    """
-    unused: dict[str, list[int]] = {}
-    for index, element in reversed([*enumerate(source.elements)]):
-        unused.setdefault(element.surface, []).append(index)
-    parts: list[Part] = []
-    for part in text.parts:
-        surface = part if isinstance(part, str) else text.elements[part].surface
-        same = unused.get(surface) if isinstance(part, int) else None
-        parts.append(same.pop() if same else surface)
-    return MarkedText.make(parts, source.elements)
 
 
 @dataclass(frozen=True)
