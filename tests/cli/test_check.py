@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error
+from helpers import Tmt
 
 from transformer_mt.data import sources as quickstart
 
@@ -64,14 +64,3 @@ def test_wrong_languages_come_with_no_repair_command(tmt: Tmt, tmp_path: Path, m
     verdict = done.stdout.partition("\nverdict: ")[2]
     assert done.returncode == 2 and "correct" in done.stdout
     assert "exchange or correct them" in verdict and "--write" not in verdict
-
-
-def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> None:
-    replace_line(Path.cwd(), 7, "<b>one</b> two three")
-    filter_ = "data.filters=[{regex: {drop: '<b>'}}]"
-    printed = assert_succeeded(tmt("check", "tiny.yaml", filter_, "--show-removed", "regex"))
-    assert printed.startswith("train.en:7\tmatches <b>\t<b>one</b> two three\t")
-    assert_user_error(
-        tmt("check", "tiny.yaml", filter_, "--show-removed", "length"),
-        "does not contain length; add it",
-    )

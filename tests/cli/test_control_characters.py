@@ -36,7 +36,6 @@ def test_commands_escape_control_characters_of_data(corpus: Path, tmt: Tmt, monk
         ("evaluate", corpus, *files, "--show", 2): "source     one \\x1b]0;owned",
         ("evaluate", "test.de", "other.de", *files, "--show", 6): "reference  one \\x1b]0;owned",
         ("check", "tiny.yaml"): "\\x9b2J \\u202eevil",
-        ("check", "tiny.yaml", "data.filters=[copy]", "--show-removed", "copy"): "one \\x1b]0;owned",
     }
     for command, escaped in commands.items():
         done = tmt(*command)

@@ -99,7 +99,6 @@ def edit(run: Path, **changes: Any) -> None:
 COMMANDS: dict[str, tuple[str, ...]] = {
     "average": ("export", "RUN", "--average", "2", "--output", "exported"),
     "check": ("check", "RUN"),
-    "check --show-removed": ("check", "RUN", "--show-removed", "length"),
     "check --write": ("check", "RUN", "--write", "repaired"),
     "config --tokens": ("config", "RUN", "--tokens", "one"),
     "config": ("config", "RUN/config.yaml"),
@@ -118,7 +117,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "warm start": ("train", "--config", "tiny.yaml", "name=warm", "train.init_from=RUN"),
 }
 OUTPUTS = ("exported", "repaired", "back", "attention.png", "runs", "tuned.yaml", "tuned-data")
-FAST = ("check --show-removed", "translate")
+FAST = ("config --tokens", "translate")
 
 
 def snapshot(folder: Path, without: tuple[Path, ...]) -> dict[Path, int]:
@@ -201,7 +200,7 @@ def test_a_name_is_that_of_one_folder(key: str, name: str, tmt: Tmt) -> None:
 
 PIPE = "{src: PIPE, tgt: PIPE}"
 SPECIAL: dict[str, tuple[str, ...]] = {
-    "training text": ("check", f"data.train={PIPE}", "data.filters=[copy]", "--show-removed", "copy"),
+    "training text": ("check", f"data.train={PIPE}"),
     "test set": ("check", f"data.test={{t: {PIPE}}}"),
     "validation set": ("check", f"data.validation={PIPE}"),
     "device": ("check", "data.validation={src: /dev/zero, tgt: /dev/zero}"),

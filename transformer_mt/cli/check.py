@@ -1,4 +1,4 @@
-"""`tmt check`: find problems in the training, validation and test pairs, list pairs, or write a repaired copy."""
+"""`tmt check`: find problems in the training, validation and test pairs, or write a repaired copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
-from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
 
 if TYPE_CHECKING:
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from transformer_mt.tools.quality.repair import RepairCounts
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
-CAUTIONS = {
-    "unrelated": "drops free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated"
-}
+CAUTIONS = {"unrelated": "drops free translations too; tmt check --json lists 100 examples"}
 """A caution about the filter of a finding, by the name of the finding."""
 EFFECTS = {
     "cut": "lines without a certain counterpart are removed",
@@ -47,31 +44,18 @@ class Check(Command):
     run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
-    show_removed: str | None = option(
-        "list the pairs that this filter of data.filters removes, one per line", metavar="FILTER", is_exclusive=True
-    )
     write: Path | None = option(
         "write a repaired copy of data.train into a new folder: lines paired again, text cleaned, bad pairs dropped, "
         "with changes.tsv and a configuration that trains on it",
         metavar="FOLDER",
-        is_exclusive=True,
     )
     workers: int = option("processes (default: 1)", default=1, metavar="N", parse=number(1))
 
     def execute(self) -> None:
-        """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
+        """Check or write a copy. The exit status is the highest severity, or 0 without a check."""
         from transformer_mt.flows.configuration import load_run_or_file
 
         config, _ = load_run_or_file(self.run_or_config, self.overrides)
-        if self.json and self.show_removed is not None:
-            raise UserError("check: --show-removed prints lines of its own; leave out --json")
-        if self.show_removed is not None:
-            from transformer_mt.flows.prepare import iterate_affected_pairs
-            from transformer_mt.tools.quality.signals import normalize_spaces
-
-            for pair in iterate_affected_pairs(config, self.show_removed):
-                print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
-            return
         if self.write is not None:
             write_repaired(self, self.write, config)
             return
@@ -159,10 +143,12 @@ def _show_verdict(report: CorpusReport, args: Check) -> None:
 
 
 def _show_details(finding: Finding) -> None:
+    from transformer_mt.data.corpus import choose_examples
+
     remedy = "; ".join(filter(None, (finding.remedy, CAUTIONS.get(finding.name))))
     if remedy or finding.examples:
         print_text(f"\n{finding.group}: {finding.name}", *([f"  remedy: {remedy}"] if remedy else []))
-    for example in finding.select_examples():
+    for example in choose_examples(finding.examples):
         print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
             print_text(f"    {_quote(text)}")

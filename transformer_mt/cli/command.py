@@ -32,6 +32,7 @@ REMOVED_OPTIONS = {
     "--memory": "tools of translators pretranslate a document, and PO, XLIFF and TMX keep existing translations",
     "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
+    "--show-removed": "prepare prints examples of what each filter removes",
     "--html": "check prints its findings, and --json all of them",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }

@@ -100,6 +100,7 @@ def _map_table(path: Path) -> Any:
 
 
 MAX_LISTED = 5  # pairs that a message lists
+N_SHOWN = 3  # examples of a filter or check that are printed
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 HASHED_ROWS = 1 << 20  # rows whose hashes are in memory at a time
@@ -114,6 +115,12 @@ class PairExample(NamedTuple):
     reason: str
 
 
+def choose_examples(examples: Sequence[PairExample]) -> list[PairExample]:
+    """Return at most three examples, spread evenly."""
+    rows = np.linspace(0, len(examples) - 1, min(N_SHOWN, len(examples))).astype(int).tolist()
+    return [examples[row] for row in rows]
+
+
 @dataclass(frozen=True)
 class FilterReport:
     """The effect of a filter on a corpus."""
@@ -125,10 +132,12 @@ class FilterReport:
     examples: tuple[PairExample, ...]  # spread evenly over the affected pairs
 
     def describe(self) -> str:
-        """Return one sentence for the log."""
+        """Return one sentence for the log, with up to three examples."""
         verb = "removed" if self.removes else "changed"
         share = self.n_affected / max(1, self.n_seen)
-        return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%})"
+        found = [f"{example.location} ({example.reason})" for example in choose_examples(self.examples)]
+        such_as = f", such as {', '.join(found)}" if found else ""
+        return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%}){such_as}"
 
 
 class Shard(NamedTuple):

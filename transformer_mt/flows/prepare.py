@@ -5,7 +5,7 @@ Tools are imported only if the configuration uses them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.batch_plan import BatchPlan, PartitionedBatches, Shapes, make_mixture
 from transformer_mt.data.batches import BatchModifier, BatchReader, BatchStream
-from transformer_mt.data.corpus import PairExample, ParallelCorpus, combine_corpora, split_off_validation
+from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
@@ -176,24 +176,6 @@ def load_filtered(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> Paralle
     if isinstance(data.train, Source):
         return load(data.train)
     return combine_corpora({source.name: load(source) for source in data.train})
-
-
-def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
-    """Yield the training pairs that the filters of a name remove or change, with file, line and reason.
-
-    Raises `UserError` if `data.filters` has no filter of this name.
-    """
-    from transformer_mt.tools.quality.filter_pipeline import iterate_affected
-
-    filters = config.data.filters
-    numbers = [number for number, filter_ in enumerate(filters) if filter_.kind == name]
-    if not numbers:
-        listed = ", ".join(dict.fromkeys(filter_.kind for filter_ in filters)) or "none"
-        raise UserError(f"data.filters: does not contain {name}; add it, to see what it removes (present: {listed})")
-    for source in config.data.train_sources:
-        corpus = load_source(config, source)
-        for number in numbers:
-            yield from iterate_affected(corpus, filters, number, *filter_arguments(config, source))
 
 
 def filter_arguments(

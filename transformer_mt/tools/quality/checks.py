@@ -186,7 +186,6 @@ SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
 
-N_SHOWN = 3  # examples for people
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
 MAX_FOREIGN_SHARE = 0.5  # of the pairs; with more in other languages, the configured languages are wrong
 WRONG_LANGUAGES = "not ready to train: data.src_lang and data.tgt_lang do not fit the text; exchange or correct them"
@@ -222,11 +221,6 @@ class Finding:
     def has_wrong_languages(self) -> bool:
         """Return whether the languages of the configuration are wrong, because most pairs are in others."""
         return self.name == "language" and self.share > MAX_FOREIGN_SHARE
-
-    def select_examples(self) -> list[PairExample]:
-        """Return at most three examples, spread evenly."""
-        rows = np.linspace(0, len(self.examples) - 1, min(N_SHOWN, len(self.examples))).astype(int).tolist()
-        return [self.examples[row] for row in rows]
 
 
 @dataclass(frozen=True)

@@ -251,33 +251,6 @@ def _run_filter_stage(
     return ParallelCorpus(shards, stage.folder.name, fingerprint, filters=tuple(reports))
 
 
-def iterate_affected(
-    corpus: ParallelCorpus,
-    filters: Sequence[Filter],
-    number: int,
-    languages: tuple[str, str],
-    held_out: HeldOut,
-    cache_dir: Path,
-    runner: Runner = IN_PROCESS_RUNNER,
-) -> Iterator[PairExample]:
-    """Yield the pairs that filter `number` removes or changes, in order. It applies the filters before it again."""
-    found: list[PairExample] = []
-
-    def observe(filter_: int, block: Block, reasons: Mapping[int, str]) -> None:
-        if filter_ == len(last) - 1:
-            found.extend(block.describe(i, reasons[i]) for i in reasons)
-
-    context = FilterContext(corpus, languages, held_out)
-    *parts, part = _divide_into_stages(filters[: number + 1])
-    pairs = filter_corpus(corpus, filters[: part.start], languages, held_out, cache_dir, runner) if parts else corpus
-    last = filters[part]
-    shard_filters = ShardFilters(pairs, context, last, find_pairs(pairs, context, last, cache_dir, runner))
-    for shard in range(len(pairs.shards)):
-        for _ in shard_filters.apply(shard, observe):
-            yield from found
-            found.clear()
-
-
 def _label_filters(filters: Sequence[Filter]) -> list[str]:
     """Return the name of each filter, with its number if another one has the same name."""
     names = [filter_.kind for filter_ in filters]
