@@ -14,6 +14,8 @@ from reproduce_tasks import CONFIGS, Task, data_source
 
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.flows.configuration import load
+from transformer_mt.flows.line_io import make_part_path
+from transformer_mt.flows.synthesize import TRANSLATED
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import delete_folder, write_text
 
@@ -135,7 +137,7 @@ class SystemRun:
 
     def is_outdated(self) -> bool:
         """Return whether a synthetic text is newer than this run."""
-        texts = [text.candidates for text in self.dependencies]
+        texts = [text.src_file for text in self.dependencies]
         return bool(texts) and self.run.exists() and not is_up_to_date(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
@@ -168,9 +170,10 @@ class SyntheticText:
         return TEXT / f"{ensemble_name(self.teachers)}-{self.name}"
 
     @property
-    def candidates(self) -> Path:
-        """The records of all lines. The folder is complete if this file exists, because it is written last."""
-        return self.folder / "candidates.jsonl"
+    def src_file(self) -> Path:
+        """The sources of the new pairs. The pairs are complete if this file exists, because it is written last."""
+        teacher = self.teachers[0]
+        return self.folder / f"train.{teacher.tgt_lang if self.is_backtranslation else teacher.src_lang}"
 
     @property
     def original(self) -> Path:
@@ -184,11 +187,9 @@ class SyntheticText:
     def execute(self) -> None:
         """Make the pairs if they are outdated. Resume an interrupted command."""
         sources = [self.original, *(teacher.scored_run.config for teacher in self.teachers)]
-        if is_up_to_date(self.candidates, sources):
+        if is_up_to_date(self.src_file, sources):
             return
-        if self.folder.exists() and not is_up_to_date(
-            self.candidates.with_name(f"{self.candidates.name}.part"), sources
-        ):
+        if self.folder.exists() and not is_up_to_date(make_part_path(self.folder / TRANSLATED), sources):
             delete_folder(self.folder)
         direction = "back" if self.is_backtranslation else "forward"
         words = (*self.options, "--resume", "--mono", self.original, "--output", self.folder)

@@ -34,6 +34,7 @@ REMOVED_OPTIONS = {
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
     "--show-removed": "prepare prints examples of what each filter removes",
     "--html": "check prints its findings, and --json all of them",
+    "--any-language": "synthesize only warns of text in another language",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from transformer_mt.choices import EngineName, Quantization, SynthesisDirection
 from transformer_mt.cli.command import (
@@ -22,16 +22,12 @@ from transformer_mt.cli.options import (
     engine_option,
     ensemble_option,
     errors_option,
-    json_flag,
     quantization_option,
     run_argument,
 )
-from transformer_mt.cli.table import print_json, print_table, print_text
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer_mt.flows.synthesize import SynthesisJob, SynthesisReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +41,9 @@ class FileOptions(OptionGroup):
         metavar="F",
         is_required=True,
     )
-    output: Path = option(
-        "new folder: train.SRC and train.TGT, report.json, and candidates.jsonl with every line and why it was dropped",
-        metavar="DIR",
-        is_required=True,
-    )
+    output: Path = option("new folder for train.SRC and train.TGT", metavar="DIR", is_required=True)
     resume: bool = flag("continue an interrupted command")
-    any_language: bool = flag("accept text that does not look like the source language of RUN")
     errors: Errors = errors_option()
-    json: bool = json_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +52,8 @@ class Synthesize(Command):
 
     back: back-translation. Each line becomes the target of a pair, and its translation the source. RUN translates in
     the other direction than the new model. forward: distillation. Each line becomes the source of a pair, and its
-    translation the target, so that the new model imitates RUN, which translates in the same direction. Bad translations
-    are dropped.
+    translation the target, so that the new model imitates RUN, which translates in the same direction. Blank
+    and too long lines are dropped, and empty, repetitive or unfinished translations.
     """
 
     EXAMPLE: ClassVar[str] = (
@@ -81,44 +71,24 @@ class Synthesize(Command):
     sampling: SamplingOptions = group(SamplingOptions)
 
     def execute(self) -> None:
-        """Write the pairs, and print their number and what was dropped."""
-        files = self.files
-        from transformer_mt.flows.synthesize import open_job
+        """Write the pairs, and print their number and that of the dropped lines by reason."""
+        from transformer_mt.flows.synthesize import check_files, make_pair_paths, synthesize
         from transformer_mt.flows.translation import load_translator
 
-        job = open_job(
-            self.run,
-            self.direction,
-            self.search.tag,
-            files.mono,
-            files.output,
-            errors=files.errors,
-            any_language=files.any_language,
-        )
+        files = self.files
+        check_files(files.mono, files.output)
         others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
         overrides = collect_overrides(self.search, self.sampling, n_best=1, **others)
         options = self.loading.make_load_options(ensemble=self.ensemble, split="never")
         translator = load_translator(self.run, options, **overrides)
         self.sampling.check(self.search, "synthesize", translator.config.sample)
-        report = job.execute(translator, resume=files.resume)
-        if files.json:
-            print_json(asdict(report))
-        else:
-            _show(report, job)
-        if report.lines and not report.pairs:
-            raise UserError(
-                f"{job.folder}: no pair is left of {report.lines:,} lines; candidates.jsonl has the reasons"
-            )
-
-
-def _show(report: SynthesisReport, job: SynthesisJob) -> None:
-    from transformer_mt.tools.synthesis.synthetic_data import DROP_REASONS, render_training_data
-
-    src, tgt = job.synthesis.files(job.folder)
-    print_text(f"{report.pairs:,} pairs from {report.lines:,} lines are in {src} and {tgt}")
-    rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report.dropped.items()]
-    if rows:
-        print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
-    if report.pairs:
-        print_text("\ndata of the next training, to put into its configuration:\n")
-        print_text(render_training_data(job.run, job.synthesis, job.folder))
+        counts = synthesize(
+            translator, self.direction, files.mono, files.output, errors=files.errors, resume=files.resume
+        )
+        src, tgt = make_pair_paths(translator, self.direction, files.output)
+        n_lines, n_pairs = counts.total(), counts.pop("", 0)
+        print_text(f"{n_pairs:,} pairs from {n_lines:,} lines are in {src} and {tgt}")
+        if counts:
+            print_table(("dropped", "lines"), [(reason, f"{n:,}") for reason, n in counts.most_common()], numbers=(1,))
+        if not n_pairs:
+            raise UserError(f"{files.output}: no pair is left of {n_lines:,} lines")

@@ -176,13 +176,11 @@ def process_lines(
     *,
     resume: bool = False,
     is_interactive: bool = False,
-    finish: Callable[[Path], None] | None = None,
     progress: ProgressReport | None = None,
 ) -> None:
     """Write the output of each window. Show the progress, unless a person types the lines or reads the output.
 
-    `finish` gets the path of the partial output when all lines are in it, before it is renamed. After an interruption
-    there, `resume` calls it again. `process` may report the progress inside of a window to `progress`.
+    `process` may report the progress inside of a window to `progress`.
     """
     progress = progress or ProgressReport("done")
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
@@ -193,8 +191,6 @@ def process_lines(
                 progress.update(file.finished.lines)
         if not (file.finished.lines or is_interactive):
             log("tmt: the input is empty: 0 lines")
-        if finish and output:
-            finish(make_part_path(output))
 
 
 @dataclass(frozen=True)

@@ -1,131 +1,146 @@
-"""Training pairs from monolingual text, by back-translation or distillation.
+"""Training pairs from monolingual text: translate it, drop bad translations, write both sides as text files.
 
-Each line becomes a record of `candidates.jsonl`. An interrupted job resumes after the last record. At the end, the text
-files and the report are made from the records, and then the partial file is renamed to `candidates.jsonl`, so a folder
-with that file is complete.
+Back-translation (Sennrich et al. 2016) pairs the translation of a line, as the source, with the line itself, as the
+target. Distillation (Kim & Rush 2016) pairs a line, as the source, with its translation, as the target.
+
+The translated lines are collected in a temporary file, after whose last line an interrupted command resumes. At the
+end, the text files are made from it, and it is deleted.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.choices import SynthesisDirection
-from transformer_mt.data.text_files import Errors, check_is_file, read_lines
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.data.text_files import Errors, check_is_regular, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_io import Line, make_part_path, process_lines
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import write_text
-from transformer_mt.tools.synthesis import synthetic_data
-from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, PairCounts, Synthesis
+from transformer_mt.evaluation.metrics import find_degenerate
+from transformer_mt.flows.line_io import WINDOW_LINES, Line, make_part_path, process_lines
+from transformer_mt.flows.translation import warn_of_other_language
+from transformer_mt.system.files import atomic_file
 
-CANDIDATES, REPORT = "candidates.jsonl", "report.json"
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
 
-
-@dataclass(frozen=True)
-class SynthesisReport:
-    """Content of `report.json`."""
-
-    direction: SynthesisDirection
-    src_lang: str
-    tgt_lang: str
-    mono: Sequence[str]
-    lines: int
-    pairs: int
-    dropped: dict[str, int]
-    settings: dict[str, str]
+TRANSLATED = "translated.jsonl"  # temporary file of the folder
 
 
-@dataclass(frozen=True)
-class SynthesisJob:
-    """Monolingual text, the run that translates it, and the folder of the pairs."""
+class TranslatedLine(NamedTuple):
+    """A line with its translation, and the reason why it is dropped; an empty one if it is kept."""
 
-    run: RunFolder
-    synthesis: Synthesis
-    mono: Sequence[Path]
-    errors: Errors
-    folder: Path
-
-    def execute(self, translator: Translator, *, resume: bool) -> SynthesisReport:
-        """Write the pairs. Raises `UserError` if none is left, after the files were written."""
-        max_tokens, settings = _describe_model(self, translator)
-        maker = CandidateMaker(translator, max_tokens)
-        self.folder.mkdir(exist_ok=True)
-        found: list[SynthesisReport] = []
-
-        def make_records(window: Sequence[Line], first_number: int) -> str:
-            return "".join(each.to_json() for each in maker.make([line.src for line in window], first_number))
-
-        def write_results(candidates: Path) -> None:
-            counts = synthetic_data.write_pairs(candidates, self.synthesis, self.folder)
-            found.append(self._make_report(counts, settings))
-            write_text(self.folder / REPORT, json.dumps(asdict(found[0]), ensure_ascii=False, indent=1) + "\n")
-
-        lines = map(Line, self._read_lines())
-        output = self.folder / CANDIDATES
-        process_lines(lines, make_records, output, settings, resume=resume, finish=write_results)
-        return found[0]
-
-    def _read_lines(self) -> Iterator[str]:
-        for path in self.mono:
-            yield from read_lines(path, self.errors)
-
-    def _make_report(self, counts: PairCounts, settings: dict[str, str]) -> SynthesisReport:
-        mono = [str(path) for path in self.mono]
-        return SynthesisReport(self.synthesis.kind, *self.synthesis.languages, mono, *counts, settings)
+    drop_reason: str
+    text: str
+    translation: str = ""
 
 
-def open_job(
-    run: Path,
-    kind: SynthesisDirection,
-    tag: str | None,
-    mono: Sequence[Path],
-    output: Path,
-    *,
-    errors: Errors,
-    any_language: bool,
-) -> SynthesisJob:
-    """Return a job after checks that need no model.
-
-    Raises `UserError` if a text or a run has the wrong language, or the output has other files.
-    """
+def check_files(mono: Sequence[Path], folder: Path) -> None:
+    """Raise `UserError` if a text is missing, or the folder has files, except those of an interrupted command."""
     for path in mono:
-        check_is_file(path)
-        if not path.is_file():
-            raise UserError(f"{path}: is not a regular file, and would be read twice; write its lines to a file")
-    _check_output(output)
-    folder = RunFolder.open(run)
-    languages = synthetic_data.read_languages(folder, tag)
-    synthesis = Synthesis(kind, *languages)
-    for path in mono:
-        synthetic_data.check_text(path, run, languages, errors, any_language=any_language)
-    return SynthesisJob(folder, synthesis, mono, errors, output)
-
-
-def _check_output(folder: Path) -> None:
-    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
+        check_is_regular(path)
     if not folder.absolute().parent.is_dir():
         raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; pass a new folder")
-    if (folder / CANDIDATES).exists():
-        raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
-    if folder.exists() and any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():
-        raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
+    translated = folder / TRANSLATED
+    is_interrupted = translated.exists() or make_part_path(translated).exists()
+    if not is_interrupted and folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: exists, and has files; pass a new folder")
 
 
-def _describe_model(job: SynthesisJob, translator: Translator) -> tuple[int, dict[str, str]]:
-    """Return the longest source in tokens, and all settings that affect the pairs."""
-    max_tokens = translator.max_segment_tokens
-    settings = {
-        "tmt synthesize": __version__,
-        "--direction": job.synthesis.kind,
-        **translator.provenance().identity,
-        "longest source": str(max_tokens),
-        **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
-    }
-    return max_tokens, settings
+def make_pair_paths(translator: Translator, direction: SynthesisDirection, folder: Path) -> tuple[Path, Path]:
+    """Return the files of the new pairs, the source first. Raises `UserError` if the model needs a tag."""
+    src, tgt = translator.runs[0].data.languages_of(translator.config.tag)
+    if direction == "back":
+        src, tgt = tgt, src
+    if src == tgt:
+        src, tgt = "src", "tgt"
+    return folder / f"train.{src}", folder / f"train.{tgt}"
+
+
+def synthesize(
+    translator: Translator,
+    direction: SynthesisDirection,
+    mono: Sequence[Path],
+    folder: Path,
+    *,
+    errors: Errors,
+    resume: bool,
+) -> Counter[str]:
+    """Write the pairs. Return the number of lines by the reason of their drop; those with an empty reason are kept."""
+    paths = make_pair_paths(translator, direction, folder)
+    for path in mono:
+        warn_of_other_language(translator, "\n".join(islice(read_lines(path, errors), WINDOW_LINES)), str(path))
+    folder.mkdir(exist_ok=True)
+    translated = folder / TRANSLATED
+    if not (resume and translated.exists()):
+
+        def process(window: Sequence[Line], first_number: int) -> str:
+            found = translate_window(translator, [line.src for line in window], first_number)
+            return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in found)
+
+        lines = (Line(text) for path in mono for text in read_lines(path, errors))
+        settings = {
+            "tmt synthesize": __version__,
+            **translator.provenance().identity,
+            "longest source": str(translator.max_segment_tokens),
+            **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
+        }
+        process_lines(lines, process, translated, settings, resume=resume)
+    counts = write_pairs(read_translated(translated), paths, direction)
+    translated.unlink()
+    return counts
+
+
+def translate_window(translator: Translator, texts: Sequence[str], first_number: int) -> list[TranslatedLine]:
+    """Translate some consecutive lines. The number of the first one, counted from 1, seeds the sampling.
+
+    Each translation is judged on its own, so that windows do not matter.
+    """
+    ids = translator.tokenizers.src.encode(texts)
+    lengths = [len(found) if text.strip() else 0 for text, found in zip(texts, ids, strict=True)]
+    lines = [
+        TranslatedLine("too_long" if length else "blank", text) for length, text in zip(lengths, texts, strict=True)
+    ]
+    chosen = [i for i, length in enumerate(lengths) if 0 < length <= translator.max_segment_tokens]
+    line_numbers = [first_number + i for i in chosen]
+    found = translator.n_best([texts[i] for i in chosen], line_numbers=line_numbers, n_best=1)
+    for i, (best, *_) in zip(chosen, found, strict=True):
+        faults = find_degenerate([texts[i]], [best.text], [best.finished]).rows
+        lines[i] = TranslatedLine(next(iter(faults), ""), texts[i], best.text)
+    return lines
+
+
+def read_translated(path: Path) -> Iterator[TranslatedLine]:
+    """Yield the translated lines of a temporary file."""
+    with path.open("rb") as file:
+        for line in file:
+            yield TranslatedLine(*json.loads(line))
+
+
+def write_pairs(
+    lines: Iterator[TranslatedLine], paths: tuple[Path, Path], direction: SynthesisDirection
+) -> Counter[str]:
+    """Write the kept lines as two line-aligned text files, and return the number of lines by reason.
+
+    The source file appears last.
+    """
+    counts = Counter[str]()
+    with (
+        atomic_file(paths[0]) as src_part,
+        atomic_file(paths[1]) as tgt_part,
+        src_part.open("wb") as src,
+        tgt_part.open("wb") as tgt,
+    ):
+        text, translation = (tgt, src) if direction == "back" else (src, tgt)
+        for line in lines:
+            counts[line.drop_reason] += 1
+            if not line.drop_reason:
+                text.write(f"{line.text}\n".encode())
+                translation.write(f"{line.translation}\n".encode())
+    return counts

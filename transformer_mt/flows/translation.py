@@ -284,7 +284,7 @@ class WindowTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        if first_number <= N_DETECTED and not self.translator.provenance().src_langs and not self.has_warned:
+        if first_number <= N_DETECTED and not self.has_warned:
             self._check_language("\n".join(line.src for line in window), is_long=len(window) >= N_DETECTED)
         n_best_lists = self.translator.n_best(
             [line.src for line in window],
@@ -317,13 +317,7 @@ class WindowTranslator:
             Thread(target=self._warn_of_language, args=(text,)).start()
 
     def _warn_of_language(self, text: str) -> None:
-        from transformer_mt.tools.languages.detection import find_other_language, language_name
-
-        expected = self.translator.provenance().src_lang
-        if other := find_other_language([text], expected):
-            self.has_warned = True
-            names = language_name(other), language_name(expected)
-            log_rank0("tmt: warning: the text seems to be {}, and the model translates {}".format(*names))
+        self.has_warned = warn_of_other_language(self.translator, text)
 
     def _count_terms(self, source: str, best: Translation) -> None:
         if self.glossary is None:
@@ -334,6 +328,18 @@ class WindowTranslator:
         used, needed = self.glossary.count_used(marked, to_marked_text(best.content))
         self.n_used_terms += used
         self.n_terms += needed
+
+
+def warn_of_other_language(translator: Translator, text: str, name: str = "the text") -> bool:
+    """Warn if a text is certainly not in the source language of a model, and return whether it is so."""
+    from transformer_mt.tools.languages.detection import find_other_language, language_name
+
+    provenance = translator.provenance()
+    other = None if provenance.src_langs else find_other_language([text], provenance.src_lang)
+    if other:
+        names = language_name(other), language_name(provenance.src_lang)
+        log_rank0(f"tmt: warning: {name} seems to be {names[0]}, and the model translates {names[1]}")
+    return other is not None
 
 
 def translate_document(
