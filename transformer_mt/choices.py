@@ -8,7 +8,7 @@ from typing import Literal
 AttentionKind = Literal["cross", "encoder", "decoder"]
 """Attention to draw: from decoder to encoder, or the self-attention of one of them."""
 
-DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
+DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 """Kinds of text that a translation keeps unchanged."""

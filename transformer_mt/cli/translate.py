@@ -87,7 +87,7 @@ class DocumentFileOptions(OptionGroup):
     TITLE: ClassVar[str] = "documents"
     DESCRIPTION: ClassVar[str | None] = (
         "With --input page.html --output page.de.html, the text of the page is translated, and all else is kept. "
-        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), TMX, JSON, SRT, VTT or ASS."
+        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), TMX, JSON, SRT or VTT."
     )
 
     document_format: Literal[DocumentFormat, "text"] | None = option(

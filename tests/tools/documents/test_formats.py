@@ -14,8 +14,8 @@ OPTIONS = DocumentOptions("de")
 
 
 def test_formats_are_found_by_suffix() -> None:
-    names = ["a.HTML", "a.md", "a.po", "a.xlf", "a.srt", "a.vtt", "a.ass", "a.tmx", "a.json", "a.html.gz", "md"]
-    formats = ["html", "markdown", "po", "xliff", "srt", "vtt", "ass", "tmx", "json", None, None]
+    names = ["a.HTML", "a.md", "a.po", "a.xlf", "a.srt", "a.vtt", "a.tmx", "a.json", "a.html.gz", "md"]
+    formats = ["html", "markdown", "po", "xliff", "srt", "vtt", "tmx", "json", None, None]
     assert [find_format(Path(name)) for name in names] == formats
 
 
@@ -25,7 +25,7 @@ def test_formats_are_found_by_suffix() -> None:
         ("a.rst", "Dogs\n====\n"), ("a.csv.gz", "a,b\n"), ("a.html.gz", "<p>x"), ("a", "a\tb\nc\td\ne\tf\n"),
         ("a.txt", "1\r\n00:00:01,000 --> 00:00:02,000\r\nA dog\r\n"), ("a", "\ufeffWEBVTT\n\n"),
         ("a.en", "<?xml version='1.0'?>\n<tmx version='1.4'>"), ("a", "<!doctype html>\n<p>x"),
-        ("a", "[Script Info]\n"),
+        ("a", "[Script Info]\n"), ("a.SSA", "x"),
         ("a.txt", '{\n "a": "b"}'), ("a.txt", '[{"a": 1}]'), ("a", '# c\nmsgid ""\nmsgstr ""\n'),
     ],
 )  # fmt: skip

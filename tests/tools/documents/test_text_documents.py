@@ -93,17 +93,6 @@ intro
 - The <00:06.500>dog &lt;b&gt;
 """
 
-ASS = r"""[Script Info]
-Title: a dog
-
-[Events]
-Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
-Comment: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,a comment
-Dialogue: 0,0:00:01.00,0:00:02.00,Default,Bob,0,0,0,,{\an8}The old dog, {\i1}here\N{\i0}sleeps\hon the sofa
-Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,- Who?\N- The dog
-Dialogue: 0,0:00:05.00,0:00:06.00,Default,,0,0,0,,{\p1}m 0 0 l 10 10{\p0}
-""".replace("\\\\", "\\")
-
 TMX = """<?xml version="1.0"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en"/><body>
@@ -116,7 +105,7 @@ TMX = """<?xml version="1.0"?>
   <tu><tuv xml:lang="fr"><seg>Le chat</seg></tuv></tu>
 </body></tmx>
 """
-EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("vtt", VTT), ("ass", ASS), ("json", JSON)]
+EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("vtt", VTT), ("json", JSON)]
 
 
 @pytest.mark.parametrize(("document_format", "text"), EXAMPLES)
@@ -340,7 +329,7 @@ def test_dashes_of_dialogues_may_follow_tags() -> None:
     assert fill(parse(text, "srt"), upper) == text.replace("The dog", "THE DOG").replace("Who", "WHO")
 
 
-# --- WebVTT, ASS ------------------------------------------------------------------------------------------------------
+# --- WebVTT -----------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
@@ -352,13 +341,6 @@ def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
     assert "\n<v Bob>THE OLD DOG <i>SLEEPS</i>\n&amp; X ON THE <ruby>SOFA<rt>couch</rt></ruby></v>\n\n" in translated
     assert translated.endswith("\n- WHO?\n- THE <00:06.500>DOG &lt;B&gt;\n")
     assert translated.partition("<v Bob>")[0] == VTT.partition("<v Bob>")[0]
-
-
-def test_only_the_text_of_dialogues_of_ass_is_translated() -> None:
-    translated = fill(parse(ASS, "ass"), upper)
-    assert r",{\an8}THE OLD DOG, {\i1}HERE\N{\i0}SLEEPS\hON THE SOFA" + "\n" in translated
-    assert r",- WHO?\N- THE DOG" + "\n" in translated
-    assert translated.lower() == ASS.lower() and "a comment" in translated and "m 0 0 l 10 10" in translated
 
 
 # --- TMX --------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
-    "ass": (".ass", ".ssa"),
     "html": (".html", ".htm", ".xhtml"),
     "json": (".json", ".arb"),
     "markdown": (".md", ".markdown"),
@@ -47,9 +46,8 @@ def check_is_plain(path: Path) -> None:
         remedy = "unpack it" if is_packed else f"pass --document-format {name}"
         raise UserError(f"{path}: looks like a document ({name}); {remedy}, or {insist}")
     if found:
-        raise UserError(
-            f"{path}: looks like {found.upper()}, which has more than lines of text; extract them, or {insist}"
-        )
+        remedy = "convert it with ffmpeg -i a.ass a.srt" if found in ("ass", "ssa") else "extract them"
+        raise UserError(f"{path}: looks like {found.upper()}, which has more than lines of text; {remedy}, or {insist}")
 
 
 def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
@@ -68,8 +66,6 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
     """
     body = text.removeprefix(BOM)
     match document_format:
-        case "ass":
-            from transformer_mt.tools.documents.subtitles import parse_ass as parse
         case "html":
             from transformer_mt.tools.documents.html import parse_html as parse
         case "json":

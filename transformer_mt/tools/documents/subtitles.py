@@ -1,4 +1,4 @@
-"""Subtitles: SRT, WebVTT and ASS. The text of cues is translated, with its tags; times and styles are kept."""
+"""Subtitles: SRT and WebVTT. The text of cues is translated, with its tags; times and styles are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class _Syntax:
 
     tokenize: Callable[[str, int, int], Iterator[InlineToken]]
     escape: Callable[[str], str] = str
-    newline: str = "\n"
 
     def read_cue(self, text: str, lines: Sequence[_Range]) -> Iterator[Replacement]:
         """Yield the segments of a cue: one, or one for each line that starts with a dash."""
@@ -57,7 +56,7 @@ class _Syntax:
         segment = make_segment(text, tokens, str)
         if segment is not None:
             raw = text[segment.start : segment.end]
-            newline = "\r\n" if "\r\n" in raw else self.newline
+            newline = "\r\n" if "\r\n" in raw else "\n"
             segment = replace(segment, render=partial(self._render, 1 + raw.count(newline), newline))
             yield Replacement(segment.start, segment.end, [segment])
 
@@ -164,62 +163,3 @@ def _tokenize_vtt(text: str, start: int, end: int) -> Iterator[InlineToken]:
         role = Role.SINGLE if not name else Role.CLOSING if match["closing"] else Role.OPENING
         yield InlineToken(*match.span(), role=role, name=name or "", is_content=name is None)
     yield from split_references(text, start, end)
-
-
-# --- ASS --------------------------------------------------------------------------------------------------------------
-
-_ASS_FIELDS = 10  # of an event, unless a line `Format` says so
-_ASS_PART = re.compile(r"\{[^{}]*\}|\\[Nnh]")
-_ASS_STYLE = re.compile(r"\{\\(?P<style>[bius])(?P<is_on>[01])\}")
-_ASS_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
-
-
-def parse_ass(text: str, _: DocumentOptions) -> Document:
-    """Return the document of a file of Advanced SubStation Alpha. Comments and drawings are kept.
-
-    Raises `DocumentError` if it has no events, or if an event lacks fields.
-    """
-    syntax = _Syntax(_tokenize_ass, _escape_ass, r"\N")
-    n_fields = _ASS_FIELDS
-    section = ""
-    replacements: list[Replacement] = []
-    for match in _LINE.finditer(text):
-        kind, _colon, value = match[0].partition(":")
-        if match[0].startswith("["):
-            section = match[0].strip().lower()
-        if section != "[events]":
-            continue
-        if kind.strip().lower() == "format":
-            n_fields = 1 + value.count(",")
-        elif kind.strip().lower() == "dialogue":
-            fields = value.split(",", n_fields - 1)
-            if len(fields) < n_fields:
-                number = 1 + text.count("\n", 0, match.start())
-                raise DocumentError(number, f"expected {n_fields} fields, separated by commas; correct the file")
-            if not _ASS_DRAWING.search(fields[-1]):
-                ends = [part.start() for part in re.finditer(r"\\N", fields[-1])]
-                offset = match.end() - len(fields[-1])
-                starts = [0, *(end + len(r"\N") for end in ends)]
-                lines = [
-                    (offset + start, offset + end) for start, end in zip(starts, [*ends, len(fields[-1])], strict=True)
-                ]
-                replacements += syntax.read_cue(text, lines)
-    if not re.search(r"^\[events\]", text, re.IGNORECASE | re.MULTILINE):
-        raise DocumentError(1, "not ASS: it has no section [Events]; correct the file")
-    return Document(text, replacements)
-
-
-def _tokenize_ass(text: str, start: int, end: int) -> Iterator[InlineToken]:
-    tokens: list[InlineToken] = []
-    for match in _ASS_PART.finditer(text, start, end):
-        if match[0].startswith("\\"):
-            tokens.append(InlineToken(*match.span(), "\N{NO-BREAK SPACE}" if match[0] == r"\h" else " "))
-        else:
-            style = _ASS_STYLE.fullmatch(match[0])
-            role = Role.SINGLE if style is None else Role.OPENING if style["is_on"] == "1" else Role.CLOSING
-            tokens.append(InlineToken(*match.span(), role=role, name=style["style"] if style else ""))
-    return add_text(text, tokens, start, end)
-
-
-def _escape_ass(text: str) -> str:
-    return text.replace("{", r"\{").replace("}", r"\}").replace("\N{NO-BREAK SPACE}", r"\h")
