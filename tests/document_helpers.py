@@ -15,14 +15,12 @@ Translate = Callable[[MarkedText], MarkedText]
 def parse(
     text: str,
     document_format: DocumentFormat,
-    *attributes: str,
+    *,
     retranslate: bool = False,
     exclude_keys: Sequence[str] = (),
 ) -> Document:
     """Return a document that is translated to German."""
-    return parse_document(
-        text, document_format, DocumentOptions("de", "en", attributes, retranslate, frozenset(exclude_keys))
-    )
+    return parse_document(text, document_format, DocumentOptions("de", "en", retranslate, frozenset(exclude_keys)))
 
 
 def sources(document: Document) -> list[str]:

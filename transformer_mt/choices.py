@@ -16,9 +16,6 @@ ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versio
 EngineName = Literal["auto", "torch", "ctranslate2"]
 """Library that translates."""
 
-HtmlAttribute = Literal["alt", "aria-label", "placeholder", "title"]
-"""Attributes of HTML that may be translated."""
-
 MarkupMode = Literal["none", "auto", "align"]
 """How elements are kept: as text, or placed by word alignment."""
 

@@ -490,12 +490,6 @@ def test_a_page_is_translated_in_place_with_its_elements(page: Path, tiny_run: P
     assert page.read_bytes().decode() == PAGE
 
 
-def test_attributes_are_translated_by_option(page: Path, tiny_run: Path, tmt: Tmt) -> None:
-    assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "g.html", "--attributes", "title"))
-    line = assert_succeeded(tmt("translate", tiny_run, "six")).strip()
-    assert f"<p title='{line}'>" in Path("g.html").read_text(encoding="utf-8")
-
-
 def test_the_format_of_a_file_without_its_suffix_is_an_option(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
     (tmp_path / "f").write_text('msgid "one"\nmsgstr ""\n\nmsgid "two %s"\nmsgstr ""\n')
     options = ("--input", tmp_path / "f", "--output", tmp_path / "g", "--document-format", "po")

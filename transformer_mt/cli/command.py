@@ -29,6 +29,7 @@ REMOVED_OPTIONS = {
     "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
     "--prefix": "translate --n-best prints other translations, and --glossary fixes terms",
     "--expect": "name the sentences as a source of data.validation, which has scores of its own",
+    "--attributes": "texts of attributes, such as alt and title, can be translated as lines",
     "--memory": "tools of translators pretranslate a document, and PO, XLIFF and TMX keep existing translations",
     "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",

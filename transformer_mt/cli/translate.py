@@ -14,7 +14,6 @@ from transformer_mt.choices import (
     DocumentFormat,
     ElementKind,
     EngineName,
-    HtmlAttribute,
     MarkupMode,
     Quantization,
     SplitWhen,
@@ -92,12 +91,6 @@ class DocumentFileOptions(OptionGroup):
 
     document_format: Literal[DocumentFormat, "text"] | None = option(
         "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
-    )
-    attributes: tuple[HtmlAttribute, ...] = option(
-        "HTML: also translate these attributes: alt, aria-label, placeholder, title",
-        default=(),
-        metavar="NAME",
-        takes_list=True,
     )
     retranslate: bool = flag("PO, TMX, XLIFF: also translate messages that have a translation")
     exclude_keys: tuple[str, ...] = option(
@@ -317,7 +310,6 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
         message = f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
         raise UserError(f"--engine ctranslate2: {message}; use --engine torch instead")
     for name, is_given, formats, reason in (
-        ("--attributes", args.documents.attributes, "html", "only HTML has attributes"),
         ("--retranslate", args.documents.retranslate, "po tmx xliff", "only PO, TMX and XLIFF have translations"),
         ("--exclude-keys", args.documents.exclude_keys, "json", "only JSON has keys"),
     ):
@@ -337,7 +329,6 @@ def _translate_document(
     options = DocumentOptions(
         provenance.tgt_lang,
         provenance.src_lang if has_one_language else "",
-        args.documents.attributes,
         args.documents.retranslate,
         frozenset(args.documents.exclude_keys),
     )

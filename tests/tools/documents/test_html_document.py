@@ -154,19 +154,9 @@ def test_the_language_of_the_page_is_set() -> None:
     assert fill(parse("<html lang='de-AT'>x", "html"), identity) == "<html lang='de-AT'>x"
 
 
-def test_attributes_are_translated_by_option_even_inside_of_a_segment() -> None:
+def test_attributes_are_kept() -> None:
     page = """<p title='an "old" dog'>see <img alt=Dog src=Dog> here</p>"""
     assert fill(parse(page, "html"), upper) == page.replace("see", "SEE").replace("here", "HERE")
-    document = parse(page, "html", "alt", "title")
-    assert sources(document) == ["see <img alt=Dog src=Dog> here", 'an "old" dog', "Dog"]
-    translated = """<p title='AN "OLD" DOG'>SEE <img alt="DOG" src=Dog> HERE</p>"""
-    assert fill(document, upper) == translated
-
-
-def test_quotes_of_a_translation_are_escaped_in_attributes() -> None:
-    document = parse("""<p title="x" alt='x'>""", "html", "alt", "title")
-    quotes = [MarkedText(("""'a" & <b""",)) for _ in document.segments]
-    assert document.fill(quotes) == """<p title="'a&quot; &amp; &lt;b" alt='&#39;a" &amp; &lt;b'>"""
 
 
 def test_a_blank_translation_leaves_the_segment_as_it_is() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -31,8 +30,7 @@ from transformer_mt.tools.markup.protection import Protector
 
 N_EXAMPLES = os.environ.get("TMT_EXAMPLES")  # of each format; None: few, and always the same
 PROFILE = settings(deadline=None, max_examples=int(N_EXAMPLES or 30), derandomize=N_EXAMPLES is None)
-ATTRIBUTES = ("alt", "title")
-OPTIONS = DocumentOptions("de", "en", ATTRIBUTES, exclude_keys=frozenset(["id"]))
+OPTIONS = DocumentOptions("de", "en", exclude_keys=frozenset(["id"]))
 MARK = Protector(ELEMENT_KINDS).mark
 FORMATS = get_args(DocumentFormat)
 CHANGING = ("po", "tmx", "xliff")
@@ -167,18 +165,15 @@ def measure(start: str, middle: str, end: str, document_format: DocumentFormat) 
 
 
 def check(text: str, document_format: DocumentFormat) -> None:
-    """Translate a document with and without attributes, unless it is refused."""
+    """Translate a document, after its language is set, unless it is refused."""
     try:
         document = parse_document(text, document_format, OPTIONS)
-        languages = [each for each in document.attribute_replacements if not each.segments]
-        base = Document(document.text, [], languages, document.byte_order_mark).fill([])
-        documents = [
-            parse_document(base, document_format, replace(OPTIONS, attributes=names)) for names in (ATTRIBUTES, ())
-        ]
+        languages = [each for each in document.replacements if not each.segments]
+        base = Document(document.text, languages, document.byte_order_mark).fill([])
+        document = parse_document(base, document_format, OPTIONS)
     except DocumentError:
         return
-    for document in documents:
-        check_document(document, document_format)
+    check_document(document, document_format)
 
 
 def check_document(document: Document, document_format: DocumentFormat) -> None:
@@ -192,7 +187,7 @@ def check_document(document: Document, document_format: DocumentFormat) -> None:
             translations.append(translate_marked(source, translate))
             assert translations[-1].has_elements_of(source)
         translated = document.fill(translations)
-        assert document.attribute_replacements or is_same_outside(document, translated)
+        assert is_same_outside(document, translated)
 
 
 def translate_marked(source: MarkedText, translate: Callable[[str], str]) -> MarkedText:

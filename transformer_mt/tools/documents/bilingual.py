@@ -122,7 +122,6 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
     is_version_1 = root.get("version").startswith("1")
     holder, attribute = ("file", "target-language") if is_version_1 else ("xliff", "trgLang")
     replacements: list[Replacement] = []
-    attribute_replacements: list[Replacement] = []
     i = 0
     while i < len(nodes):
         node = nodes[i]
@@ -132,14 +131,14 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
                 line = text.count("\n", 0, node.start) + 1
                 raise DocumentError(line, f"its source language is {given}, not {wanted}; pass another file")
             if node.tag == holder and (tag := read_tag(text, node.start, node.end)) is not None:
-                attribute_replacements += set_language(text, tag, [attribute], options.language)
+                replacements += set_language(text, tag, [attribute], options.language)
             if node.tag in _SKIPPED or node.get("translate") == "no":
                 i = node.last
             elif node.tag == ("trans-unit" if is_version_1 else "segment"):
                 replacements += _read_unit(text, nodes, i, options.retranslate)
                 i = node.last
         i += 1
-    return Document(text, replacements, attribute_replacements)
+    return Document(text, replacements)
 
 
 def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool) -> Iterator[Replacement]:

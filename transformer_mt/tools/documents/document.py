@@ -39,8 +39,6 @@ class DocumentOptions:
     """Language code of the translation."""
     source_language: str = ""
     """Language code of the text. A translation memory may have several."""
-    attributes: tuple[str, ...] = ()
-    """Attributes of HTML that are translated, such as `alt`."""
     retranslate: bool = False
     """Translate messages of PO, TMX and XLIFF again that have a translation."""
     exclude_keys: frozenset[str] = frozenset()
@@ -49,10 +47,8 @@ class DocumentOptions:
 
 @dataclass(frozen=True)
 class DocumentElement(Element):
-    """A protected element that is a range of the document, such as a markup tag. It is copied, not escaped."""
+    """A protected element that is a part of the document, such as a markup tag. It is copied, not escaped."""
 
-    start: int = 0
-    end: int = 0
     rewritten: str = ""
     """Its characters in a translation, if they differ from those in the document."""
 
@@ -80,6 +76,17 @@ class DocumentSegment:
     protects_tags: bool = False
     """Whether HTML tags in its text are protected elements, as in a message of a program. Otherwise they are text."""
 
+    def write(self, translation: MarkedText) -> str:
+        """Return a translation in the syntax of the document."""
+        pieces: list[Piece] = []
+        for part in translation.parts:
+            element = part if isinstance(part, str) else translation.elements[part]
+            if isinstance(element, DocumentElement):
+                pieces.append(Piece(element.rewritten or element.surface, is_markup=True))
+            else:  # text, or an element that was found in the text
+                pieces.append(Piece(element if isinstance(element, str) else element.surface))
+        return self.render(pieces)
+
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
@@ -103,16 +110,13 @@ class Document:
 
     text: str
     replacements: Sequence[Replacement]
-    attribute_replacements: Sequence[Replacement] = ()
-    """Replacements of attributes, each inside a markup tag, which may be a protected element of a segment."""
     byte_order_mark: str = ""
     """The byte order mark of the file, if there is one. It is not part of the text."""
 
     @cached_property
     def segments(self) -> list[DocumentSegment]:
-        """All segments, those of attributes last."""
-        every = (*self.replacements, *self.attribute_replacements)
-        return [segment for replacement in every for segment in replacement.segments]
+        """All segments in order."""
+        return [segment for replacement in self.replacements for segment in replacement.segments]
 
     def line_numbers(self) -> list[int]:
         """Return the line of each segment, from 1."""
@@ -126,40 +130,16 @@ class Document:
             for segment, translation in zip(self.segments, translations, strict=True)
             if translation.surface != segment.source.surface and translation.text.strip()
         }
-
-        def substitute(
-            start: int, end: int, replacements: Sequence[Replacement], copy: Callable[[int, int], str]
-        ) -> str:
-            """Return a range of the document with the replacements that have changed segments."""
-            parts: list[str] = []
-            for each in replacements:
-                segments = each.segments
-                if each.always_replaces or not segments or any(segment in changed for segment in segments):
-                    parts += [copy(start, each.start), *map(render, each.parts)]
-                    start = each.end
-            return "".join([*parts, copy(start, end)])
-
-        def copy(start: int, end: int) -> str:
-            """Return a range of the document with translated attributes."""
-            inside = self.attribute_replacements[bisect_left(starts, start) : bisect_left(starts, end)]
-            return substitute(start, end, inside, lambda start, end: self.text[start:end])
-
-        def render(part: str | DocumentSegment) -> str:
-            if isinstance(part, str):
-                return part
-            translation = changed.get(part, part.source)
-            pieces: list[Piece] = []
-            for each in translation.parts:
-                element = each if isinstance(each, str) else translation.elements[each]
-                if isinstance(element, DocumentElement):
-                    markup = element.rewritten or copy(element.start, element.end)
-                    pieces.append(Piece(markup, is_markup=True))
-                else:  # text, or an element that was found in the text
-                    pieces.append(Piece(element if isinstance(element, str) else element.surface))
-            return part.render(pieces)
-
-        starts = [replacement.start for replacement in self.attribute_replacements]
-        return self.byte_order_mark + substitute(0, len(self.text), self.replacements, copy)
+        output = [self.byte_order_mark]
+        position = 0  # the text before it is in the output
+        for replacement in self.replacements:
+            segments = replacement.segments
+            if replacement.always_replaces or not segments or any(segment in changed for segment in segments):
+                output.append(self.text[position : replacement.start])
+                for part in replacement.parts:
+                    output.append(part if isinstance(part, str) else part.write(changed.get(part, part.source)))
+                position = replacement.end
+        return "".join([*output, self.text[position:]])
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
@@ -261,7 +241,7 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
         text = token.text
         if text is None:
             text = document[token.start : token.end]
-            element = DocumentElement(text, start=token.start, end=token.end, rewritten=token.rewritten)
+            element = DocumentElement(text, rewritten=token.rewritten)
             spans.append(Span(end, end + len(text), token.role, token.name, element))
         else:
             text = drop_break_hints(text)
@@ -408,8 +388,6 @@ class Attribute(NamedTuple):
     name: str
     start: int
     end: int
-    quote: str
-    """The quote character around the value, or nothing."""
 
 
 class Tag(NamedTuple):
@@ -436,13 +414,13 @@ def read_tag(document: str, start: int, end: int) -> Tag | None:
         position, value = match.end(), match[2]
         if not value:
             value_start = match.end(1) if value is None else document.index("=", match.end(1)) + 1
-            attributes.append(Attribute(match[1].lower(), value_start, value_start, ""))
+            attributes.append(Attribute(match[1].lower(), value_start, value_start))
         elif value in "\"'":
             return None
         else:
-            quote = value[0] if value[0] in "\"'" else ""
+            n_quotes = int(value[0] in "\"'")  # on each side
             value_start, value_end = match.span(2)
-            attributes.append(Attribute(match[1].lower(), value_start + len(quote), value_end - len(quote), quote))
+            attributes.append(Attribute(match[1].lower(), value_start + n_quotes, value_end - n_quotes))
     match = _TAG_END.match(document, position, end)
     return None if match is None else Tag(name, start, match.end(), attributes, match[0].endswith("/>"))
 

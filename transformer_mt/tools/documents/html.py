@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 from transformer_mt.tools.documents.document import (
@@ -16,7 +15,6 @@ from transformer_mt.tools.documents.document import (
     InlineToken,
     Replacement,
     Tag,
-    make_segment,
     make_segments,
     read_tag,
     render_text,
@@ -222,11 +220,9 @@ class _PageReader:
 
     def __init__(self, text: str, options: DocumentOptions) -> None:
         self.text, self.language = text, options.language
-        self.attributes = {name.lower() for name in options.attributes}
         self.tokens: list[InlineToken] = []  # of the current segment
         self.untranslated: OpenHtmlElement | None = None  # an HTML element whose content is not translated
         self.replacements: list[Replacement] = []
-        self.attribute_replacements: list[Replacement] = []
 
     def read(self) -> Document:
         for part in HtmlTokenizer(self.text):
@@ -239,7 +235,7 @@ class _PageReader:
                 self._read_part(part)
         self._end_untranslated(len(self.text))
         self._flush()
-        return Document(self.text, self.replacements, self.attribute_replacements)
+        return Document(self.text, self.replacements)
 
     def _end_untranslated(self, end: int) -> None:
         if self.untranslated is not None and self.untranslated.tag in INLINE:
@@ -263,14 +259,10 @@ class _PageReader:
         is_empty = tag.name in VOID_TAGS or tag.is_self_closing
         if tag.name == "html":
             names = ["lang", *(["xml:lang"] if any(each.name == "xml:lang" for each in tag.attributes) else [])]
-            self.attribute_replacements += set_language(self.text, tag, names, self.language)
-        is_untranslated = self._is_untranslated(tag)
-        if is_untranslated and not is_empty:
+            self.replacements += set_language(self.text, tag, names, self.language)
+        if self._is_untranslated(tag) and not is_empty:
             self.untranslated = OpenHtmlElement(tag.name, tag.start)
-            return
-        if self.attributes and not is_untranslated:
-            self.attribute_replacements += self._find_attribute_replacements(tag)
-        if tag.name in INLINE:
+        elif tag.name in INLINE:
             role = Role.SINGLE if is_empty else Role.OPENING
             self.tokens.append(InlineToken(tag.start, tag.end, role=role, name=tag.name))
 
@@ -283,16 +275,3 @@ class _PageReader:
         for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
             self.replacements.append(Replacement(segment.start, segment.end, [segment]))
         self.tokens = []
-
-    def _find_attribute_replacements(self, tag: Tag) -> Iterator[Replacement]:
-        for attribute in tag.attributes:
-            if attribute.name in self.attributes and attribute.start < attribute.end:
-                tokens = [*split_references(self.text, attribute.start, attribute.end)]
-                segment = make_segment(self.text, tokens, render_text(partial(_escape_value, attribute.quote or '"')))
-                if segment is not None:
-                    quotes = [] if attribute.quote else ['"']  # a translation may have spaces
-                    yield Replacement(segment.start, segment.end, [*quotes, segment, *quotes])
-
-
-def _escape_value(quote: str, text: str) -> str:
-    return escape_text(text).replace(quote, "&#39;" if quote == "'" else "&quot;")
