@@ -80,8 +80,6 @@ CHANGES = {
     "word-dropout": ("model.dropout.word=0.1",),
     "smoothing-0": ("loss.label_smoothing=0",),
     "smoothing-0.2": ("loss.label_smoothing=0.2",),
-    "simcut": ("loss.consistency=simcut",),
-    "r-drop": ("loss.consistency=rdrop",),
 }
 """Overrides of `fast` to screen, by name."""
 

@@ -118,10 +118,6 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
         ("train: {max_steps: null}\nvalidation: {patience: null}\n", "x.yaml:2: train.max_steps"),
         ("schedule: {kind: wsd, warmup_steps: 9, total_steps: 9}\n", "x.yaml:2: schedule.warmup_steps"),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions"),
-        (
-            "loss: {consistency: rdrop}\nmodel: {dropout: {embedding: 0, residual: 0}}\n",
-            "x.yaml:2: loss.consistency",
-        ),
         ("validation: {gate: {all: 1}}\n", "x.yaml:2: validation.gate: "),
         ("train: {init_from: old}\nvalidation:\n  gate: {news: 1}\n", "x.yaml:4: validation.gate.news: "),
         ("train: {init_from: old}\nvalidation:\n  gate: {all: -0.5}\n", "x.yaml:4: validation.gate.all: "),
@@ -147,7 +143,6 @@ def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monk
     "sections",
     [
         {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "decoder"}},
-        {"loss": {"consistency": "simcut"}, "model": {"dropout": {"embedding": 0, "residual": 0}}},
         {"train": {"max_steps": None, "max_epochs": 1}, "validation": {"patience": None}},
     ],
 )

@@ -39,7 +39,6 @@ TRAININGS = {
     "accumulated": ("batches.accumulate=2",),
     "muon": ("optimizer.kind=muon",),
     "mixture": ("data.train=[{src: train.en, tgt: train.de, name: a}, {src: valid.en, tgt: valid.de, name: b}]",),
-    "simcut": ("loss.consistency=simcut", "loss.cutoff=0"),
 }
 
 

@@ -34,8 +34,6 @@ N_IDS, PAD, N_PAIRS = 43, 40, 7
 VARIANTS = {
     "muon": ["optimizer.kind=muon"],
     "weight decay": ["optimizer.kind=adamw", "optimizer.weight_decay=0.01", "optimizer.clip_norm=null"],
-    "simcut": ["loss.consistency=simcut"],
-    "rdrop": ["loss.consistency=rdrop"],
     "word dropout": ["model.dropout.word=0.1"],
     "attention dropout": ["model.dropout.attention=0.1", "model.dropout.activation=0.1"],
     "rotary": [
@@ -103,7 +101,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "overrides"), CASES)
 def test_a_step_never_waits_for_the_device(name: str, overrides: list[str]) -> None:
     config = load(name, overrides)
-    batches = make_batches(config, can_pack(config.model, config.loss.consistency, CUDA))
+    batches = make_batches(config, can_pack(config.model, CUDA))
     assert list_waits_of_second_step(config, "bf16", batches) == []
 
 
@@ -115,6 +113,6 @@ def test_a_step_never_waits_in_any_precision_and_layout(
     name: str, overrides: list[str], is_packed: bool, precision: Any
 ) -> None:
     config = load(name, overrides)
-    if is_packed and not can_pack(config.model, config.loss.consistency, CUDA):
+    if is_packed and not can_pack(config.model, CUDA):
         pytest.skip("not packed")
     assert list_waits_of_second_step(config, precision, make_batches(config, is_packed)) == []

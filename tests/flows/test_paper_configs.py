@@ -37,8 +37,6 @@ SMALL = [
     "validation={every: 2, probes: 0}",
 ]
 PER_PAPER: dict[str, list[str]] = {
-    "iwslt14_bidirectional": ["tokenizer.merges=100"],
-    "iwslt14_de_en": ["tokenizer.merges=100"],
     "opus_books_en_it": [],
     "wmt14_en_de_base": ["tokenizer.vocab_size=400"],
     "wmt14_en_de_big": ["tokenizer.vocab_size=400"],
@@ -48,17 +46,6 @@ PER_PAPER: dict[str, list[str]] = {
 def generate_rows(languages: tuple[str, str]) -> dict[str, list[dict[str, str]]]:
     rows = [dict(zip(languages, pair, strict=True)) for pair in load_pairs("train")[:440]]
     return {split: rows[part] for split, part in SPLITS.items()}
-
-
-def write_files(rows: dict[str, list[dict[str, str]]]) -> list[str]:
-    """Write the files that the preparation script of IWSLT 2014 produces."""
-    folder = Path("iwslt14.tokenized.de-en/tmp")
-    folder.mkdir(parents=True)
-    for split, name in {"train": "train", "validation": "valid", "test": "test"}.items():
-        for language in ("de", "en"):
-            text = "".join(f"{row[language].lower()}\n" for row in rows[split])
-            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
-    return []
 
 
 def write_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) -> list[str]:
@@ -78,20 +65,8 @@ def test_a_paper_configuration_trains_and_scores_its_test_sets(
     monkeypatch.chdir(tmp_path)
     data = configuration.load(path).data
     rows = generate_rows(("en", data.tgt_lang if data.src_lang == "en" else data.src_lang))
-    sources = write_files(rows) if data.train_sources[0].src else write_data_set(rows, data.model_dump())
+    sources = write_data_set(rows, data.model_dump())
     done = tmt("train", "--config", path, *sources, *PER_PAPER[path.stem], *SMALL)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))
     assert set(run["test"]) == set(data.test)
-
-
-def test_bidirectional_pretraining_and_fine_tuning(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second command of configs/papers/iwslt14_de_en.yaml."""
-    monkeypatch.chdir(tmp_path)
-    write_files(generate_rows(("en", "de")))
-    done = tmt("train", "--config", FOLDER / "iwslt14_bidirectional.yaml", *SMALL, *PER_PAPER["iwslt14_bidirectional"])
-    assert done.returncode == 0, done.stderr
-    warm_start = ["name=iwslt14_bi", "train.init_from=runs/iwslt14_bidirectional"]
-    done = tmt("train", "--config", FOLDER / "iwslt14_de_en.yaml", *SMALL, *PER_PAPER["iwslt14_de_en"], *warm_start)
-    assert done.returncode == 0, done.stderr
-    assert "runs/iwslt14_bidirectional" in done.stderr

@@ -1,13 +1,13 @@
-"""The losses against `F.cross_entropy`, `F.kl_div`, autograd on whole logits and closed forms.
+"""The loss against `F.cross_entropy`, autograd on whole logits and closed forms.
 
-Traps 17, 19, 20, 21, 22 and 23.
+Traps 17, 19, 20, 21 and 22.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,31 +17,24 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch
 from transformer_mt.model import transformer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import compute_losses, cut_off, explicit_cross_entropy, loss, run_two_passes
+from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
-Kind = Literal["none", "explicit", "simcut", "rdrop"]
-"""Values of `loss.consistency`; explicit: the cross-entropy of whole logits."""
 PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
 SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-LOSSES = pytest.mark.parametrize("kind", ["none", "simcut", "rdrop"])
-CONSISTENCIES = pytest.mark.parametrize("kind", ["simcut", "rdrop"])
-FACTORS = {"simcut": ((1.0, 0.0), (3.0, 0.0)), "rdrop": ((0.5, 0.5), (1.25, 1.25))}
-"""Factors of the cross-entropies of both passes, and of KL(1 || 2) and KL(2 || 1)."""
 
 
 class Sums(NamedTuple):
-    """Result of a loss function. Without a consistency loss, its part is 0."""
+    """Result of a loss function."""
 
     total: Tensor
     nll: Tensor
-    consistency: Tensor = torch.zeros(())
 
 
 class Problem(NamedTuple):
-    """States of one or two passes, output weights and bias, and labels, a third of which are padding."""
+    """States, output weights and bias, and labels, a third of which are padding."""
 
     states: Tensor
     weight: Tensor
@@ -49,26 +42,27 @@ class Problem(NamedTuple):
     labels: Tensor
 
 
-def make_problem(pad: int, kind: Kind = "none", scale: float = 1.0) -> Problem:
+def make_problem(pad: int, scale: float = 1.0) -> Problem:
     labels = torch.randint(0, V, (B, T))
     labels[:, -2:] = pad
     labels[:, 0] = torch.tensor([1, 12, V - 2])  # ids below and above each pad id
-    states = scale * torch.randn((2 if kind in FACTORS else 1) * B, T, D)
+    states = scale * torch.randn(B, T, D)
     return Problem(states.requires_grad_(), torch.randn(V, D, requires_grad=True), None, labels)
 
 
 def compute(
-    problem: Problem, pad: int, kind: Kind = "none", smoothing: float = 0.1, *, is_counted: bool = True
+    problem: Problem, pad: int, smoothing: float = 0.1, *, is_counted: bool = True, is_explicit: bool = False
 ) -> Sums:
-    if kind == "explicit":
+    """Compute the training loss, or the cross-entropy of whole logits (`is_explicit`)."""
+    if is_explicit:
         logits = (problem.states @ problem.weight.T).flatten(0, 1)
         return Sums(*explicit_cross_entropy(logits, problem.labels.flatten(), pad, smoothing))
     n_labels = int((problem.labels != pad).sum()) if is_counted else None
-    config = LossConfig(consistency=kind, label_smoothing=smoothing)
+    config = LossConfig(label_smoothing=smoothing)
     return Sums(*loss(*problem, pad, config, n_labels).values())
 
 
-def oracle(problem: Problem, pad: int, kind: Kind = "none", smoothing: float = 0.1) -> Sums:
+def oracle(problem: Problem, pad: int, smoothing: float = 0.1) -> Sums:
     """Compute the loss in double precision, on logits without the column of the pad symbol."""
     bias = None if problem.bias is None else problem.bias.double()
     logits = F.linear(problem.states.double(), problem.weight.double(), bias)
@@ -76,17 +70,8 @@ def oracle(problem: Problem, pad: int, kind: Kind = "none", smoothing: float = 0
     real = problem.labels != pad
     labels = problem.labels[real]
     labels = torch.where(labels > pad, labels - 1, labels)
-    passes = [part[real] for part in (logits.chunk(2) if kind in FACTORS else [logits])]
-    costs = [F.cross_entropy(part, labels, label_smoothing=smoothing, reduction="sum") for part in passes]
-    nll = F.cross_entropy(passes[0], labels, reduction="sum").detach()
-    if kind not in FACTORS:
-        return Sums(costs[0], nll)
-    p, q = (part.log_softmax(-1) for part in passes)
-    # F.kl_div(log q, log p) is KL(p || q)
-    divergences = [F.kl_div(b, a, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
-    (first, second), (pull, push) = FACTORS[kind]
-    added = pull * divergences[0] + push * divergences[1]
-    return Sums(first * costs[0] + second * costs[1] + added, nll, added)
+    cost = F.cross_entropy(logits[real], labels, label_smoothing=smoothing, reduction="sum")
+    return Sums(cost, F.cross_entropy(logits[real], labels, reduction="sum").detach())
 
 
 def gradients(sums: Sums, problem: Problem, factor: float = 1.0) -> tuple[Tensor, ...]:
@@ -106,52 +91,47 @@ def assert_near(found: Tensor | tuple[Tensor, ...], wanted: Tensor | tuple[Tenso
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize("kind", ["none", "explicit", "simcut", "rdrop"])
-def test_loss_and_gradient_equal_torch(kind: Kind, pad: int, smoothing: float) -> None:
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_loss_and_gradient_equal_torch(is_explicit: bool, pad: int, smoothing: float) -> None:
     """Traps 20 and 21: the loss is smoothed, the reported likelihood is not."""
-    problem = make_problem(pad, kind)
-    ours, theirs = compute(problem, pad, kind, smoothing), oracle(problem, pad, kind, smoothing)
+    problem = make_problem(pad)
+    ours, theirs = compute(problem, pad, smoothing, is_explicit=is_explicit), oracle(problem, pad, smoothing)
     assert_near(ours, theirs, 1e-5)
-    assert not ours.nll.requires_grad and not ours.consistency.requires_grad
-    assert (ours.consistency > 1) == (kind in FACTORS)
+    assert not ours.nll.requires_grad
     assert_near(gradients(ours, problem), gradients(theirs, problem), 1e-4)
 
 
 @PADS
-@LOSSES
 @pytest.mark.parametrize("rows", [0, 2, 100])
-def test_chunk_size_does_not_change_the_loss(pad: int, kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = make_problem(pad, kind)
-    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * len(problem.states) // B * V * 4)
-    ours, theirs = compute(problem, pad, kind), oracle(problem, pad, kind)
+def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make_problem(pad)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
+    ours, theirs = compute(problem, pad), oracle(problem, pad)
     assert_near(ours, theirs, 1e-5)
     assert_near(gradients(ours, problem, 3), gradients(theirs, problem, 3), 1e-4)
 
 
 @PADS
-@LOSSES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_close_to_fp32(pad: int, kind: Kind, dtype: torch.dtype) -> None:
-    problem = make_problem(pad, kind, scale=0.3)
+def test_half_precision_is_close_to_fp32(pad: int, dtype: torch.dtype) -> None:
+    problem = make_problem(pad, scale=0.3)
     with torch.autocast("cpu", dtype):
-        ours = compute(problem, pad, kind)
-    theirs = oracle(problem, pad, kind)
+        ours = compute(problem, pad)
+    theirs = oracle(problem, pad)
     assert_near(ours, theirs, 0.02)
     assert_near(gradients(ours, problem), gradients(theirs, problem), 0.03)
 
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize(("kind", "is_counted"), [("none", True), ("none", False), ("simcut", True), ("rdrop", True)])
+@pytest.mark.parametrize("is_counted", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_output_bias_is_added_to_the_logits(
-    pad: int, kind: Kind, smoothing: float, is_counted: bool, dtype: torch.dtype
-) -> None:
+def test_output_bias_is_added_to_the_logits(pad: int, smoothing: float, is_counted: bool, dtype: torch.dtype) -> None:
     bias = torch.randn(V, requires_grad=True)
-    problem = make_problem(pad, kind, scale=0.3)._replace(bias=bias)
+    problem = make_problem(pad, scale=0.3)._replace(bias=bias)
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        ours = compute(problem, pad, kind, smoothing, is_counted=is_counted)
-    theirs = oracle(problem, pad, kind, smoothing)
+        ours = compute(problem, pad, smoothing, is_counted=is_counted)
+    theirs = oracle(problem, pad, smoothing)
     assert_near(ours, theirs, 1e-5 if dtype == torch.float32 else 0.02)
     inputs = (problem.states, problem.weight, bias)
     found, wanted = (torch.autograd.grad(sums.total, inputs) for sums in (ours, theirs))
@@ -198,57 +178,28 @@ def test_label_of_probability_0_has_a_finite_loss_and_a_gradient(precision: str)
     torch.testing.assert_close(gradients(ours, problem)[0], expected)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_gradient_is_finite_if_passes_are_certain_of_different_words(precision: str) -> None:
-    states = torch.zeros(2, 1, V)
-    states[0, 0, 5], states[1, 0, 7] = 1000.0, 1000.0
-    problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), None, torch.tensor([[5]]))
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = compute(problem, 0, "simcut", 0.0)
-    slope = gradients(ours, problem)[0]
-    assert ours.consistency.isfinite() and slope.isfinite().all()
-    assert slope[1, 0, 5] == -3 and slope[1, 0, 7] == 3
-
-
 @PADS
-@LOSSES
-def test_pad_logit_has_no_influence_and_no_gradient(pad: int, kind: Kind) -> None:
+def test_pad_logit_has_no_influence_and_no_gradient(pad: int) -> None:
     """Trap 20."""
-    problem = make_problem(pad, kind)
-    before = compute(problem, pad, kind)
+    problem = make_problem(pad)
+    before = compute(problem, pad)
     slopes_before = gradients(before, problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
-    after = compute(problem, pad, kind)
+    after = compute(problem, pad)
     slopes_after = gradients(after, problem)
     torch.testing.assert_close((*after, *slopes_after), (*before, *slopes_before))
     assert torch.all(slopes_after[1][pad] == 0)
 
 
-@pytest.mark.parametrize("kind", ["none", "explicit", "simcut", "rdrop"])
-def test_batch_of_padding_has_loss_0(kind: Kind) -> None:
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_batch_of_padding_has_loss_0(is_explicit: bool) -> None:
     """Trap 19."""
-    problem = make_problem(5, kind)
+    problem = make_problem(5)
     problem.labels.fill_(5)
-    ours = compute(problem, 5, kind)
+    ours = compute(problem, 5, is_explicit=is_explicit)
     assert not any(map(bool, ours))
     assert all(torch.all(slope == 0) for slope in gradients(ours, problem))
-
-
-@CONSISTENCIES
-def test_loss_of_a_batch_is_the_sum_over_its_sentences(kind: Kind) -> None:
-    """Trap 23, with unequal numbers of labels."""
-    problem = make_problem(0, kind)
-    problem.labels[1, 2:] = 0
-    parts = [
-        compute(Problem(problem.states[[row, B + row]], problem.weight, None, problem.labels[row][None]), 0, kind)
-        for row in range(B)
-    ]
-    whole = compute(problem, 0, kind)
-    for i, value in enumerate(whole):
-        torch.testing.assert_close(sum(part[i] for part in parts), value)
-    total = whole._replace(total=sum((part.total for part in parts), torch.zeros(())))
-    torch.testing.assert_close(gradients(total, problem), gradients(whole, problem))
 
 
 def test_perfect_logits_have_loss_0() -> None:
@@ -272,12 +223,6 @@ def ragged(pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
     return Batch(src, tgt_in, labels, n_src=int((src != pads[0]).sum()), n_tgt=int((labels != pads[1]).sum()))
 
 
-def compute_with_model(model: Transformer, batch: Batch, **settings: Any) -> tuple[Sums, tuple[Tensor, ...]]:
-    losses = compute_losses(model, batch, LossConfig.model_validate(settings))
-    sums = Sums(losses["loss"], losses["nll"], losses.get("consistency", torch.zeros(())))
-    return sums, torch.autograd.grad(sums.total, list(model.parameters()))
-
-
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
 def test_initial_loss_is_near_ln_v(make_model: MakeModel, tie_embeddings: str, norm_position: str) -> None:
@@ -298,82 +243,3 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     found = compute_losses(model, batch, LossConfig())["loss"]
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, None, batch.labels)
     assert_near(found, oracle(problem, pads[1]).total, 1e-5)
-
-
-@CONSISTENCIES
-@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_without_dropout_it_is_the_plain_loss(make_model: MakeModel, kind: Kind, tie_embeddings: str) -> None:
-    """Values and gradients are equal, also of tied weights."""
-    none = {"embedding": 0.0, "residual": 0.0}
-    model, batch = make_model(tie_embeddings=tie_embeddings, dropout=none, rough=0.1).train(), ragged()
-    ours, slopes_of_two = compute_with_model(model, batch, consistency=kind, cutoff=0)
-    one, slopes_of_one = compute_with_model(model, batch)
-    torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(slopes_of_two, slopes_of_one, atol=1e-4, rtol=1e-4)
-
-
-@CONSISTENCIES
-def test_with_dropout_it_equals_autograd_through_both_passes(make_model: MakeModel, kind: Kind) -> None:
-    model, batch = make_model(dropout={"residual": 0.3, "embedding": 0.3}, rough=0.1).train(), ragged()
-    torch.manual_seed(7)
-    ours, slopes_ours = compute_with_model(model, batch, consistency=kind)
-    torch.manual_seed(7)
-    states = run_two_passes(model, batch, 0.05 if kind == "simcut" else 0.0)
-    wanted = oracle(Problem(states, model.output.weight, None, batch.labels), model.tgt_pad, kind)
-    assert ours.consistency > 0.01
-    torch.testing.assert_close(tuple(ours), tuple(part.float() for part in wanted), rtol=1e-4, atol=1e-4)
-    slopes_wanted = torch.autograd.grad(wanted.total, list(model.parameters()))
-    torch.testing.assert_close(slopes_ours, slopes_wanted, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("pads", [(0, 0), (5, 2)])
-def test_cut_off_token_has_a_position_but_no_embedding(
-    make_model: MakeModel, pads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It equals the whole batch in a model in which the embeddings of these ids are zero."""
-    model, batch = make_model(pad=pads, tie_embeddings="decoder", rough=0.1).eval(), ragged(pads)
-    gone = torch.tensor([7, 8, 9, 10])
-    module = "transformer_mt.training.loss.cut_off"
-    monkeypatch.setattr(module, lambda ids, kept, pad_id, rate: ids.masked_fill(torch.isin(ids, gone), pad_id))
-    whole, shortened = run_two_passes(model, batch, 0.05).chunk(2)
-    real = batch.labels != pads[1]
-    torch.testing.assert_close(whole[real], model(batch.src, batch.tgt_in)[real])
-    with torch.no_grad():
-        model.encoder.embedding.tokens.weight[gone] = model.decoder.embedding.tokens.weight[gone] = 0.0
-    torch.testing.assert_close(shortened[real], model(batch.src, batch.tgt_in)[real])
-    assert not torch.allclose(whole[real], shortened[real], atol=0.01)
-
-
-def test_cut_off_has_its_rate_and_keeps_marked_tokens() -> None:
-    ids, kept = torch.full((200, 100), 7), torch.zeros(200, 100, dtype=torch.bool)
-    kept[:, 3] = True
-    done = cut_off(ids, kept, 0, 0.05)
-    assert torch.all(ids == 7)
-    assert torch.all(done[:, 3] == 7) and set(done.unique().tolist()) == {0, 7}
-    assert (done == 0).float().mean().item() == pytest.approx(0.05 * 0.99, abs=0.005)
-    assert torch.equal(cut_off(ids, kept, 0, 0.0), ids)
-
-
-def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = list[Tensor]()
-    monkeypatch.setattr(
-        "transformer_mt.training.loss.cut_off", lambda ids, which, *_: kept.append(which.expand_as(ids)) or ids
-    )
-    batch = ragged()
-    batch.src[-1] = 0  # nothing
-    run_two_passes(make_model(), batch, 0.05)
-    src, tgt_in = kept
-    assert src.nonzero().tolist() == [[row, row] for row in range(7)]
-    assert tgt_in.nonzero().tolist() == [[row, 0] for row in range(8)]
-
-
-def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:
-    """It is 3 for SimCut and 5 for R-Drop."""
-    for kind, alpha in (("simcut", 3), ("rdrop", 5)):
-        model, added = make_model(dropout={"residual": 0.3}, rough=0.1).train(), list[Tensor]()
-        for weight in (None, alpha, 2 * alpha):
-            torch.manual_seed(3)
-            settings = LossConfig.model_validate({"consistency": kind, "consistency_weight": weight})
-            added.append(compute_losses(model, ragged(), settings)["consistency"])
-        assert added[0] == added[1]
-        torch.testing.assert_close(added[2], 2 * added[0])

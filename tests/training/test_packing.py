@@ -159,10 +159,9 @@ def test_a_pass_has_pairs_of_one_source(batches: list[Batch], small_tokenizers) 
 def test_batches_are_packed_only_where_the_kernel_runs(make_matching_model) -> None:
     wide, narrow = (make_matching_model(n_heads=n_heads).config for n_heads in (2, 4))  # heads of 8 and of 4
     cuda = torch.device("cuda")
-    assert can_pack(wide, "none", cuda)
-    assert not can_pack(wide, "none", torch.device("cpu"))
-    assert not can_pack(wide, "rdrop", cuda)
-    assert not can_pack(narrow, "none", cuda)
+    assert can_pack(wide, cuda)
+    assert not can_pack(wide, torch.device("cpu"))
+    assert not can_pack(narrow, cuda)
 
 
 def test_training_with_packed_batches_has_the_same_result(run_copy, tmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,6 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "decoder": {"n_layers": 1},
                 "dropout": {"attention": 0.1, "activation": 0.1},
             },
-            "loss": {"consistency": "simcut"},
             "optimizer": {"kind": "muon", "weight_decay": 0.1},
             "schedule": {"warmup_steps": 5},
             "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, **train},

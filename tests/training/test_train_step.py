@@ -67,7 +67,7 @@ def weights(train_step: TrainStep) -> torch.Tensor:
 
 def assert_same_metrics(left: StepMetrics, right: StepMetrics) -> None:
     """Compare all metrics but padding and splits."""
-    for name in ("n_src", "n_tgt", "loss", "nll", "consistency", "grad_norm"):
+    for name in ("n_src", "n_tgt", "loss", "nll", "grad_norm"):
         torch.testing.assert_close(left[name], right[name], rtol=1e-4, atol=0.0)
 
 
@@ -102,21 +102,10 @@ def test_step_equals_adam_with_clip_grad_norm(clip_norm, stream, make_train_step
     torch.testing.assert_close(weights(train_step), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(params=["none", "simcut", "rdrop"])
-def loss(request, monkeypatch) -> Any:
-    """Return each kind of loss. The cutoff is deterministic, so that batches can be compared."""
-
-    def cut(ids: torch.Tensor, spared: torch.Tensor, pad_id: int, rate: float) -> torch.Tensor:
-        return ids.masked_fill((ids % 5 == 0) & ~spared, pad_id)
-
-    monkeypatch.setattr("transformer_mt.training.loss.cut_off", cut)
-    return LossConfig(consistency=request.param)
-
-
-def test_accumulated_micro_batches_equal_one_large_batch(small_tokenizers, stream, make_train_step, loss) -> None:
+def test_accumulated_micro_batches_equal_one_large_batch(small_tokenizers, stream, make_train_step) -> None:
     whole = BatchStream.plain(stream.reader.corpus, small_tokenizers, 10**6, seed=1)
     parts = batches(stream, len(stream.plan))
-    one, many = make_train_step(loss=loss), make_train_step(loss=loss)
+    one, many = make_train_step(), make_train_step()
     left, right = one(1, 0.01, batches(whole, 1)), many(1, 0.01, parts)
     assert len(parts) > 4
     assert_same_metrics(left, right)
@@ -148,10 +137,10 @@ class FailingBackward(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_splitting_a_batch_does_not_change_the_step(where, stream, make_train_step, loss) -> None:
+def test_splitting_a_batch_does_not_change_the_step(where, stream, make_train_step) -> None:
     taken = batches(stream, 2)
     rows = max(len(batch.src) for batch in taken)
-    whole, split = make_train_step(loss=loss), make_train_step(loss=loss)
+    whole, split = make_train_step(), make_train_step()
     # in the first decoder layer, so that a failing backward pass has already computed other gradients
     split.model.decoder.layers[0].register_forward_hook(OutOfMemoryHook((rows + 1) // 2, where))
     expected, found = whole(1, 0.01, taken), split(1, 0.01, taken)

@@ -280,17 +280,6 @@ def test_each_setting_changes_the_weights(here, tmt) -> None:
         assert not all(torch.equal(weight, other[name]) for name, weight in plain.items()), setting
 
 
-@pytest.mark.parametrize("kind", ["none", "simcut"])
-def test_consistency_loss_is_logged(here, tmt, kind) -> None:
-    done = tmt(*TRAIN, f"loss.consistency={kind}", "train.max_steps=3")
-    assert done.returncode == 0, done.stderr
-    for entry in entries():
-        assert ("train/consistency" in entry) == (kind != "none")
-        without = entry["train/loss"] - entry.get("train/consistency", 0)
-        assert without < entry["train/loss"] or kind == "none"
-        assert without == pytest.approx(entry["train/nll"], rel=0.05)  # label smoothing is left
-
-
 # --- How often something happens, and when it is due ------------------------------------------------------------------
 
 

@@ -175,6 +175,10 @@ REMOVED = {
         [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")],
         "was removed, because no benefit was measured: delete this key",
     ),
+    **dict.fromkeys(
+        [f"loss.{name}" for name in ("consistency", "consistency_weight", "cutoff")],
+        "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead",
+    ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

@@ -218,8 +218,6 @@ class Config(Section):
         yield from self._find_data_conflicts()
         for key, message in self.scoring.find_problems(self.data.tgt_lang):
             yield ("scoring", key), message
-        if message := self.loss.find_problem(self.model.has_dropout):
-            yield ("loss", "consistency"), message
         for setting, is_set in {
             "export: ctranslate2": self.export is not None,
             "decoding.engine: ctranslate2": self.decoding.engine == "ctranslate2",

@@ -37,7 +37,6 @@ from transformer_mt.tools.robustness.guard import FaultReport, Guard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
-from transformer_mt.training.training_config import LossConfig
 
 # --- validation -------------------------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Validator:
         self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         self.metrics = TRAINING_METRICS + (("chrF++",) if config.validation.metric == "chrf++" else ())
-        self.loss = LossConfig(label_smoothing=config.loss.label_smoothing)  # without consistency of two passes
+        self.loss = config.loss
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
         tags = [part.tag for part in self.source_ranges]

@@ -39,7 +39,6 @@ from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import (
     KINDS_WITH_END,
-    LossConfig,
     ScheduleConfig,
     ValidationConfig,
     make_schedule,
@@ -116,11 +115,10 @@ def _check_machine(config: Config, device: torch.device) -> None:
     if config.compile == "layers" and device.type != "cuda":
         # on a CPU, compiled layers took 1.6 times as long in bf16, and compiled attention fails for new lengths
         raise UserError(f"compile: layers: works on CUDA only, and the device is {device}; set compile: auto or off")
-    is_packed = can_pack(config.model, config.loss.consistency, device)
+    is_packed = can_pack(config.model, device)
     if config.train.cuda_graphs and not (is_packed and launcher.world_size() == 1):
         raise UserError(
-            "train.cuda_graphs: needs a GPU, one process, loss.consistency: none, and heads whose width is a multiple "
-            "of 8; set it to false"
+            "train.cuda_graphs: needs a GPU, one process, and heads whose width is a multiple of 8; set it to false"
         )
 
 
@@ -238,12 +236,9 @@ def log_predicted_memory(config: Config, machine: Machine, model: Transformer, s
     return prediction
 
 
-def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool:
-    """Return whether batches are packed: on CUDA, except for a consistency loss, which compares two padded passes.
-
-    The kernel needs heads whose width is a multiple of 8.
-    """
-    return device.type == "cuda" and model.d_head % 8 == 0 and consistency == "none"
+def can_pack(model: ModelConfig, device: torch.device) -> bool:
+    """Return whether batches are packed: on CUDA, if the width of the heads is a multiple of 8, as the kernel needs."""
+    return device.type == "cuda" and model.d_head % 8 == 0
 
 
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
@@ -251,7 +246,7 @@ def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction)
 
     `largest` is the memory that the largest batch needs. CUDA graphs keep as much again for themselves.
     """
-    is_packed = can_pack(config.model, config.loss.consistency, machine.device)
+    is_packed = can_pack(config.model, machine.device)
     if config.batches.packed_positions != "auto" or not is_packed:
         return config
     memory_bytes = read_gpu_bytes(machine.device) or largest.available  # of the whole GPU, whatever else uses it now
@@ -346,9 +341,8 @@ def find_questionable_settings(
         "schedule.final": kind not in KINDS_WITH_END,
         "schedule.decay_steps": kind != "wsd",
         "model.max_positions": config.model.positions != "learned",
-        "loss.cutoff": config.loss.consistency != "simcut",
     }
-    sections = {"schedule": ScheduleConfig(), "model": ModelConfig(), "loss": LossConfig()}
+    sections = {"schedule": ScheduleConfig(), "model": ModelConfig()}
     defaults = configuration.flatten(config.model_copy(update=sections))
     for key, value in configuration.flatten(config).items():
         if unused.get(key) and value != defaults[key]:
@@ -364,7 +358,7 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     step_bytes = (MOMENTS_PER_WEIGHT + 1) * n_trained  # + 1: the sum of gradients; the trial itself holds one gradient
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
         step_bytes += MOMENTS_PER_WEIGHT * n_trained + sum(parameter.nbytes for parameter in model.parameters())
-    is_packed = can_pack(config.model, config.loss.consistency, machine.device)
+    is_packed = can_pack(config.model, machine.device)
 
     def try_batch(batch: Batch) -> None:
         packed = pack([batch], model.src_pad, model.tgt_pad) if is_packed else batch

@@ -339,7 +339,7 @@ def prepare_batches(parts: TrainingParts, batches: list[Batch]) -> list[Batch]:
     CUDA graphs need batches of few sizes.
     """
     config, model = parts.config, parts.model
-    if can_pack(config.model, config.loss.consistency, parts.machine.device):
+    if can_pack(config.model, parts.machine.device):
         assert config.batches.packed_positions != "auto"
         packed = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
         batches = [*packed]

@@ -105,11 +105,6 @@ class ModelConfig(Section):
         """Maximum sequence length that learned positions allow; None: no limit."""
         return self.max_positions if self.positions == "learned" else None
 
-    @property
-    def has_dropout(self) -> bool:
-        """True if dropout makes two passes of one batch differ."""
-        return any(rate for _, rate in self.dropout)
-
     def for_stack(self, stack: StackConfig) -> ModelConfig:
         """Return the configuration of one stack: its own values replace the shared ones."""
         own = {key: value for key in STACK_KEYS if (value := getattr(stack, key)) is not None}

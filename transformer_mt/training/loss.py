@@ -1,4 +1,4 @@
-"""Training losses of decoder states: cross-entropy with label smoothing, and consistency of two passes.
+"""Training loss of decoder states: cross-entropy with label smoothing.
 
 The softmax excludes the pad symbol, which leaves K = V - 1 classes. With smoothing e, the target distribution has 1 - e
 on the label plus e / K on every class, as in `F.cross_entropy` (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4).
@@ -12,14 +12,13 @@ vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model.attention import padding_mask
 from transformer_mt.model.cpu_kernels import needs_padded_rows, pad_rows
 from transformer_mt.model.layers import compute_dtype
 from transformer_mt.model.transformer import Transformer, chunk_rows, non_pad_indices
@@ -33,9 +32,7 @@ TINY = torch.finfo(torch.float32).tiny
 def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict[str, Tensor]:
     """Run the model with teacher forcing. Return sums over the labels of a batch, see `loss`."""
     n_labels: int | None = batch.n_tgt
-    if config.consistency != "none":
-        hidden = run_two_passes(model, batch, config.cutoff if config.consistency == "simcut" else 0.0)  # [2 B, T, D]
-    elif isinstance(batch, PackedBatch):
+    if isinstance(batch, PackedBatch):
         hidden = model(batch.src, batch.tgt_in, batch.packings)  # [1, T, D]
         n_labels = None if batch.is_padded else n_labels
     else:
@@ -53,43 +50,36 @@ def loss(
     config: LossConfig,
     n_labels: int | None,
 ) -> dict[str, Tensor]:
-    """Compute sums over the labels: `loss`, which has a gradient, `nll` in nats, and `consistency` if configured.
+    """Compute sums over the labels: `loss`, which has a gradient, and `nll` in nats.
 
-    hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] and bias [V] of the output projection;
-    labels [B, T]. Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a
-    synchronisation. With None, the logits of padding are computed too, so that the shapes do not depend on the labels,
-    as CUDA graphs need. `nll` is that of the first pass.
+    hidden [B, T, D]; weight [V, D] and bias [V] of the output projection; labels [B, T]. Padding is ignored. The caller
+    counts `n_labels`, the labels that are not padding, to avoid a synchronisation. With None, the logits of padding are
+    computed too, so that the shapes do not depend on the labels, as CUDA graphs need.
     """
-    has_two_passes = config.consistency != "none"
-    states = hidden.reshape(2, -1, hidden.size(-1)).transpose(0, 1) if has_two_passes else hidden.flatten(0, 1)
-    labels = labels.flatten()  # [B * T], of states [B * T, D] or [B * T, 2, D]
+    states, labels = hidden.flatten(0, 1), labels.flatten()  # [B * T, D], [B * T]
     if n_labels is None:
         states = states.masked_fill((labels == pad_id)[:, None], 0.0)  # then padding adds no gradient
-    elif has_two_passes or len(labels) > n_labels:  # a packed batch has no padding
+    elif len(labels) > n_labels:  # a packed batch has no padding
         indices = non_pad_indices(labels, pad_id, n_labels)
-        states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, ...], [N]
+        states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, D], [N]
     if bias is not None:
         states, weight = append_bias(states, weight, bias, labels != pad_id)
     dtype, is_padded, needs_grad = compute_dtype(states), n_labels is None, torch.is_grad_enabled()
     with torch.autocast(states.device.type, enabled=False):
         sums = cast(Tensor, _ChunkedLoss.apply(states, weight, labels, pad_id, config, is_padded, dtype, needs_grad))
-        # the term -e / K * sum(logits) of each pass: logits are linear in states and weight, and so is their sum
+        # the term -e / K * sum(logits): logits are linear in states and weight, and so is their sum
         is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
-        logit_sum = states.sum(0) @ (is_class @ weight)  # [] or [2]
-    if has_two_passes:
-        first, second = weigh_passes(config).cross_entropy
-        logit_sum = first * logit_sum[0] + second * logit_sum[1]
-    losses = {"loss": sums[0] - config.label_smoothing / (len(weight) - 1) * logit_sum, "nll": sums[1].detach()}
-    return losses | ({"consistency": sums[2].detach()} if has_two_passes else {})
+        logit_sum = states.sum(0) @ (is_class @ weight)  # []
+    return {"loss": sums[0] - config.label_smoothing / (len(weight) - 1) * logit_sum, "nll": sums[1].detach()}
 
 
 def append_bias(states: Tensor, weight: Tensor, bias: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
     """Turn a bias into columns of the weight, for states that end with ones; those of padding stay zero.
 
     There are several columns because products with a matrix of odd width are slow on CUDA. Only the first is not zero.
-    [N, ..., D], [V, D], [V], [N] -> [N, ..., D + 8], [V, D + 8]
+    [N, D], [V, D], [V], [N] -> [N, D + 8], [V, D + 8]
     """
-    ones = is_label.to(states.dtype).view(-1, *[1] * (states.dim() - 1)).expand(*states.shape[:-1], BIAS_COLUMNS)
+    ones = is_label.to(states.dtype)[:, None].expand(-1, BIAS_COLUMNS)
     columns = F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))
     return torch.cat([states, ones], dim=-1), torch.cat([weight, columns], dim=-1)
 
@@ -114,8 +104,8 @@ frequent word, a sum over all its labels, too large."""
 class _ChunkedLoss(torch.autograd.Function):
     """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight.
 
-    [N, D] or [N, 2, D], [V, D], [N] -> [sums], of which only the first has a gradient. Products with the weight have
-    the type `dtype`. Labels may be padding if `is_padded`.
+    [N, D], [V, D], [N] -> [2], of which only the first has a gradient. Products with the weight have the type `dtype`.
+    Labels may be padding if `is_padded`.
     """
 
     @staticmethod
@@ -130,9 +120,7 @@ class _ChunkedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         needs_grad: bool,
     ) -> Tensor:
-        n_passes = math.prod(states.shape[1:-1])
-        n_copies = 1 if n_passes == 1 else 3  # tensors of the size of the logits at once
-        rows = chunk_rows(states.device, n_copies * n_passes * len(weight) * torch.float32.itemsize)
+        rows = chunk_rows(states.device, len(weight) * torch.float32.itemsize)
         states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
         logit_factor, state_factor = (FP16_LOGIT_FACTOR, FP16_STATE_FACTOR) if dtype == torch.float16 else (1.0, 1.0)
         scaled_states = multiply(states, state_factor, dtype)
@@ -145,25 +133,21 @@ class _ChunkedLoss(torch.autograd.Function):
         for start in range(0, max(1, len(labels)), rows):
             chunk = slice(start, start + rows)
             chunk_labels = labels[chunk]
-            logits = states[chunk] @ weight.T  # [n, ..., V], after `pad_rows` with more rows than labels
+            logits = states[chunk] @ weight.T  # [n, V], after `pad_rows` with more rows than labels
             n_missing = len(logits) - len(chunk_labels)
-            logits[..., n_ids:] = PADDING_LOGIT
-            logits[..., pad_id] = PADDING_LOGIT
+            logits[:, n_ids:] = PADDING_LOGIT
+            logits[:, pad_id] = PADDING_LOGIT
             logits = logits[: len(chunk_labels)]
-            if n_passes == 1:
-                chunk_sums, gradient = cross_entropy(
-                    logits, chunk_labels, config.label_smoothing, pad_id if is_padded else None
-                )
-            else:
-                chunk_sums, gradient = two_pass_loss(logits, chunk_labels, config)
+            chunk_sums, gradient = cross_entropy(
+                logits, chunk_labels, config.label_smoothing, pad_id if is_padded else None
+            )
             sums.append(chunk_sums)
             if grad_states is not None:
-                gradient = gradient.flatten(1)  # [n, ... * V]
                 gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
-                grad_logits = multiply(gradient.view(-1, len(weight)), logit_factor, dtype)
-                torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
+                grad_logits = multiply(gradient, logit_factor, dtype)
+                torch.mm(grad_logits, weight, out=grad_states[chunk])
                 if grad_weight is not None:
-                    grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
+                    grad_weight += (grad_logits.T @ scaled_states[chunk])[:n_ids]
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.n_labels, ctx.logit_factor, ctx.state_factor = len(labels), logit_factor, state_factor
         return torch.stack(sums).sum(0)
@@ -235,78 +219,3 @@ def explicit_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothin
     loss = -(target * log_probs)[:, is_class].sum()
     nll = -log_probs[label_entries].sum()
     return loss, nll.detach()
-
-
-# --- consistency of two passes ----------------------------------------------------------------------------------------
-
-SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha for small corpora
-
-
-class PassWeights(NamedTuple):
-    """Factors of the terms of the loss."""
-
-    cross_entropy: tuple[float, float]  # first and second pass
-    divergence: tuple[float, float]  # KL(1 || 2) and KL(2 || 1)
-
-
-def weigh_passes(config: LossConfig) -> PassWeights:
-    """Return the factors of SimCut or R-Drop."""
-    alpha = config.consistency_weight
-    if config.consistency == "simcut":
-        return PassWeights((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
-    weight = (R_DROP_WEIGHT if alpha is None else alpha) / 4
-    return PassWeights((0.5, 0.5), (weight, weight))
-
-
-def run_two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
-    """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D].
-
-    As in the authors' code, the end of the source and the start of the target are never cut off. Attention masks ignore
-    the cutoff. Both passes run as one batch.
-    """
-    is_token = batch.src != model.src_pad  # [B, S]
-    is_last = is_token & ~F.pad(is_token[:, 1:], (0, 1))
-    is_first = torch.arange(batch.tgt_in.size(1), device=is_token.device) == 0  # [T]
-    src = torch.cat([batch.src, cut_off(batch.src, is_last, model.src_pad, cutoff)])  # [2 B, S]
-    tgt_in = torch.cat([batch.tgt_in, cut_off(batch.tgt_in, is_first, model.tgt_pad, cutoff)])  # [2 B, T]
-    mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
-    return model.decoder(tgt_in, model.encoder(src, mask), mask)
-
-
-def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
-    """Replace random ids by padding, whose embedding is zero, so that only the position is left. [B, L] -> [B, L].
-
-    As in the authors' code, the other embeddings are not rescaled.
-    """
-    is_cut = torch.rand(ids.shape, device=ids.device) < rate
-    return ids.masked_fill(is_cut & ~is_kept, pad_id)
-
-
-def two_pass_loss(logits: Tensor, labels: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3].
-
-    The loss lacks the term with the sum of logits, as in `cross_entropy`. Also return its gradient [n, 2, V].
-    Autograd took 1.4 times as long on an H200, with twice the memory.
-
-    With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d), the gradients are
-    dKL/dz = p (d - KL) and dKL/dz' = q - p, where z' are the logits of the other pass.
-    """
-    (ce_1, ce_2), (kl_12, kl_21) = weigh_passes(config)
-    smoothing = config.label_smoothing
-    rows = torch.arange(len(labels), device=labels.device)
-    label_logits = logits[rows, :, labels].float()  # [n, 2]
-    log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    nll = -log_probs[rows, :, labels]  # [n, 2]
-    p, q = log_probs.exp().unbind(1)  # [n, V]
-    difference = log_probs[:, 0] - log_probs[:, 1]  # [n, V] d
-    divergence_1, divergence_2 = (p * difference).sum(-1), -(q * difference).sum(-1)  # [n]
-
-    gradient = torch.empty_like(log_probs)
-    gradient[:, 0] = p * (ce_1 + kl_21 + kl_12 * (difference - divergence_1[:, None])) - kl_21 * q
-    gradient[:, 1] = q * (ce_2 + kl_12 - kl_21 * (difference + divergence_2[:, None])) - kl_12 * p
-    gradient[rows, 0, labels] -= ce_1 * (1 - smoothing)
-    gradient[rows, 1, labels] -= ce_2 * (1 - smoothing)
-    smoothed = (nll + smoothing * label_logits).sum(0)  # [2]; nll is log_norm - logits[label]
-    consistency = (kl_12 * divergence_1 + kl_21 * divergence_2).sum()
-    loss = ce_1 * smoothed[0] + ce_2 * smoothed[1] + consistency
-    return torch.stack([loss, nll[:, 0].sum(), consistency]), gradient

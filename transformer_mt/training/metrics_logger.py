@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]
 CHARTS = {
     "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
     "input": ("data_wait", "padding"),
-    "optimization": ("consistency", "gradient_norm", "loss_scale", "skipped_steps", "split_batches"),
+    "optimization": ("gradient_norm", "loss_scale", "skipped_steps", "split_batches"),
     "progress": ("epoch", "hours"),
     "quality": ("chrf", "chrf++", "degenerate", "nll", "ppl"),
 }

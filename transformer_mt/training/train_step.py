@@ -28,7 +28,7 @@ from transformer_mt.training.training_config import LossConfig
 StepMetrics = dict[str, Tensor]
 """Metrics of one step by name, still on the device. Reading them synchronises.
 
-Sums over all labels of all ranks: `loss`, `nll`, `consistency`, and of each source of a mixture `nll/NAME` and
+Sums over all labels of all ranks: `loss`, `nll`, and of each source of a mixture `nll/NAME` and
 `n_tgt/NAME`. Numbers: `n_src`, `n_tgt`, `n_padded` (source and target positions, with the padding that packing may have
 removed), and `n_splits`. `grad_norm` is that of the mean gradient per label, and `loss_scale` the factor in fp16.
 """
@@ -185,7 +185,7 @@ class TrainStep:
 
     def metric_names(self) -> Iterator[str]:
         """Yield the names of all sums of a step."""
-        yield from ("loss", "nll", "consistency", "n_src", "n_tgt", "n_padded", "n_splits")
+        yield from ("loss", "nll", "n_src", "n_tgt", "n_padded", "n_splits")
         for name in self.source_names:
             yield from (f"nll/{name}", f"n_tgt/{name}")
 

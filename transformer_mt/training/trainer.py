@@ -154,8 +154,6 @@ class LogWindow:
         }
         if self.loss_scale is not None:
             scalars["train/loss_scale"] = self.loss_scale
-        if self.total("consistency"):
-            scalars["train/consistency"] = self.total("consistency") / n_labels
         for name, n_tgt in self.sums.items():
             metric, _, corpus = name.partition("/")
             if corpus and metric == "n_tgt":

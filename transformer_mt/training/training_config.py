@@ -99,30 +99,10 @@ class ValidationConfig(Section):
 
 
 class LossConfig(Section):
-    """Cross-entropy with label smoothing, and optionally a consistency loss between two passes of each batch."""
+    """Cross-entropy with label smoothing."""
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """probability mass that is spread evenly over the vocabulary"""
-    consistency: Literal["none", "simcut", "rdrop"] = "none"
-    """compare two passes of a batch: simcut (token cutoff in the second), rdrop (different dropout); none"""
-    consistency_weight: float | None = Field(default=None, ge=0)
-    """alpha of the papers, the weight of the divergence; null: 3 for simcut, 5 for rdrop"""
-    cutoff: float = Field(default=0.05, ge=0, lt=1)
-    """for simcut: rate of source and target tokens whose embedding is zeroed in the second pass"""
-
-    @model_validator(mode="after")
-    def _weight_needs_consistency(self) -> LossConfig:
-        if self.consistency_weight is not None and self.consistency == "none":
-            raise section_error(
-                "consistency_weight", "it has no effect without a consistency loss: set consistency, or leave this null"
-            )
-        return self
-
-    def find_problem(self, has_dropout: bool) -> str | None:
-        """Return an error message if both passes would be the same, or None."""
-        if has_dropout or self.consistency == "none" or (self.consistency == "simcut" and self.cutoff > 0):
-            return None
-        return f"{self.consistency} compares two passes, which are equal without dropout: raise a rate of model.dropout"
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
