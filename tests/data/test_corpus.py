@@ -152,30 +152,9 @@ def test_a_corpus_does_not_depend_on_its_shards(
         assert list(pickle.loads(pickle.dumps(corpus))) == list(corpus)
 
 
-@pytest.mark.parametrize("n", [1, 50])
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_parts_of_large_files_are_read_by_row(
-    n: int, end: str, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = [("a" * (7 * i % 11), f"{'ä' * (5 * i % 7)}{i}") for i in range(n)]
-    whole = write_corpus(pairs)
-    for column, name in enumerate(("t.en", "t.de")):
-        Path(name).write_text(
-            "\n".join(pair[column] for pair in pairs) + (end or ("\n" if not pairs[-1][column] else ""))
-        )
-    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
-    monkeypatch.setattr(sources, "PART_BYTES", 12)
-    monkeypatch.setattr(blocks, "SHARD_PAIRS", 3)
-    found = load(TEXT, cache="parts")
-    assert list(found) == list(whole) == pairs
-    assert [found.describe_line(row) for row in range(n)] == [f"t.en:{row + 1}" for row in range(n)]
-
-
-def test_large_files_of_different_length_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_different_length_are_refused() -> None:
     Path("t.en").write_text("a\n" * 50)
     Path("t.de").write_text("a\n" * 51)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
-    monkeypatch.setattr(sources, "PART_BYTES", 20)
     with pytest.raises(UnequalLengthError, match=r"t.en has 50 lines, t.de has 51 lines") as caught:
         load(TEXT)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as from a worker process

@@ -10,7 +10,6 @@ from zipfile import ZipFile
 
 import pytest
 
-from transformer_mt.data import corpus as shards
 from transformer_mt.data import sources
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
@@ -217,16 +216,6 @@ def test_bad_lines_are_left_out_and_listed(
         with pytest.raises(UserError, match=r"^t.de:3: (.|\n)*data.max_bad_rows is"):
             load_corpus(source, "en", "de", Path("cache"), max_bad_rows=maximum)
     assert list(load_corpus(source, "en", "de", Path("cache"), max_bad_rows=9)) == list(found)
-
-
-def test_bad_lines_of_ranges_of_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [BAD_LINES.get(line, b"%d" % line) if line != 8 else b"" for line in range(1, 15)]
-    write("t.en", b"\n".join(lines))
-    monkeypatch.setattr(sources, "PART_BYTES", 12)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
-    monkeypatch.setattr(shards, "SHARD_PAIRS", 3)
-    kept = [(str(line), str(line), f"t.en:{line}") if line != 8 else ("", "", "t.en:8") for line in sorted({*KEPT, 8})]
-    assert load(6, src="t.en", tgt="t.en") == kept
 
 
 @pytest.mark.parametrize(

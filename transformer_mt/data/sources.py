@@ -1,22 +1,18 @@
 """The sources of sentence pairs, which yield pairs with their file and line, and the stages that read them.
 
-The stage `count` counts the lines of large plain text files, so that each task of the stage `read` finds its rows. A
-compressed file is read by one task, because it can only be decompressed from its start.
+A task of the stage `read` reads whole files. It writes shards, which the tasks of later stages read.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from transformer_mt.data import corpus
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints, number_column
@@ -24,20 +20,15 @@ from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_columns
 from transformer_mt.data.text_files import (
-    PAIRS_REMEDY,
-    LineStart,
     OnBad,
     SentencePair,
     UnpairedError,
     find_structure,
     is_compressed,
-    pair_lines,
     raise_bad_row,
     read_file_state,
-    read_lines,
     read_pairs,
     remove_compressed_suffix,
-    unequal_length_error,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import refuse_special_files
@@ -183,7 +174,7 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 # --- stages -----------------------------------------------------------------------------------------------------------
 
-FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
+FORMAT_VERSION = 5  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
 DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag")
 """Keys of a source that do not change its pairs."""
@@ -193,8 +184,7 @@ MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
 N_SHOWN = 10  # bad rows in the message that there are too many
 
 PART_BYTES = 1 << 26
-"""Bytes whose lines a task counts. Larger text files are divided by rows, and smaller files are grouped."""
-PIECE_BYTES = 1 << 20  # maximum bytes that a task skips before its first row
+"""Maximum bytes of files that one task reads together. A larger file has a task of its own."""
 
 
 def load_corpus(
@@ -209,9 +199,8 @@ def load_corpus(
     """Return the pairs of a source. Reads the source if it is not cached.
 
     The languages are those of the configuration. A source may name other languages. `numbers` names columns of numbers,
-    which are stored as `number_column`. Up to `max_bad_rows` rows that
-    cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
-    and line if the source cannot be read.
+    which are stored as `number_column`. Up to `max_bad_rows` rows that cannot be read are left out and logged; if it is
+    None, the first one raises its error. Raises `UserError` with file and line if the source cannot be read.
     """
     if source.pretrained:
         raise UserError(
@@ -221,7 +210,7 @@ def load_corpus(
     columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]
-    parts = _divide(source, cache_dir, runner)
+    parts = _divide(source)
     task = partial(read_part, parts, columns, numbers, corpus.SHARD_PAIRS, max_bad_rows)
     stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
     found: list[Shard] = []
@@ -278,20 +267,6 @@ def _list_visible_files(folder: Path) -> Iterator[Path]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class RowRange(NamedTuple):
-    """Consecutive rows of a pair of text files."""
-
-    src: str
-    tgt: str
-    n_rows: int
-    src_start: LineStart
-    tgt_start: LineStart
-
-
-Part = Source | RowRange
-"""Input of a task: some files of a source, or a range of rows."""
-
-
 _reported: set[Path] = set()
 """Cache folders of sources whose bad rows this process has logged: several steps of a command load a source."""
 
@@ -337,7 +312,7 @@ class BadRows:
 
 
 def read_part(
-    parts: Sequence[Part],
+    parts: Sequence[Source],
     columns: tuple[str, str],
     numbers: Sequence[str],
     shard_pairs: int,
@@ -350,7 +325,7 @@ def read_part(
     Return name, number of rows and hash of each shard, the names of its files, and the bad rows.
     """
     part, bad = parts[task], BadRows(max_bad_rows)
-    pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, columns, bad, numbers)
+    pairs = read_source(part, columns, bad, numbers)
     kinds = {number_column(name): "float64" for name in numbers}
     files = dict[str, int]()
     written: list[tuple[str, int, str]] = []
@@ -367,20 +342,11 @@ def read_part(
     return {"shards": written, "files": [*files], **counts}
 
 
-def _read_range(part: RowRange, on_bad: OnBad) -> Iterator[SentencePair]:
-    src = read_lines(Path(part.src), start=part.src_start, on_bad=on_bad)
-    tgt = read_lines(Path(part.tgt), start=part.tgt_start, on_bad=on_bad)
-    return pair_lines(islice(zip(src, tgt, strict=False), part.n_rows), part.src, part.src_start.number)
-
-
 # --- division into tasks ----------------------------------------------------------------------------------------------
 
 
-def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
-    """Divide a source into the parts that tasks read. Small files share a part.
-
-    Raises `UserError` if large text files differ in length.
-    """
+def _divide(source: Source) -> list[Source]:
+    """Divide a source into the parts that tasks read. Small files share a part."""
     if source.table:
         sizes = [Path(name).stat().st_size for name in source.table]
         return [source.model_copy(update={"table": source.table[files]}) for files in _group(sizes)]
@@ -388,24 +354,9 @@ def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
         return [source]
     for name in source.files:
         check_is_text(Path(name))
-    src_files, tgt_files = source.text_files()
-    pairs = [*zip(src_files, tgt_files, strict=True)]
-    are_large = [all(map(_is_large, pair)) for pair in pairs]
-    large = [pair for pair, is_large in zip(pairs, are_large, strict=True) if is_large]
-    counts = _count_lines([*chain.from_iterable(large)], cache_dir, runner)
+    pairs = [*zip(*source.text_files(), strict=True)]
     sizes = [max(Path(name).stat().st_size for name in pair) for pair in pairs]
-    parts: list[Part] = []
-    for files in _group(sizes):
-        first: int = files.start
-        if are_large[first]:
-            parts += _divide_rows(pairs[first], counts)
-        else:
-            parts.append(source.model_copy(update={"src": source.src[files], "tgt": source.tgt[files]}))
-    return parts
-
-
-def _is_large(name: str) -> bool:
-    return Path(name).stat().st_size > PART_BYTES and not is_compressed(Path(name))
+    return [source.model_copy(update={"src": source.src[files], "tgt": source.tgt[files]}) for files in _group(sizes)]
 
 
 def _group(sizes: Sequence[int]) -> Iterator[slice]:
@@ -417,55 +368,3 @@ def _group(sizes: Sequence[int]) -> Iterator[slice]:
             start, total = i, 0
         total += size
     yield slice(start, len(sizes))
-
-
-class LineCounts(NamedTuple):
-    """Number of line feeds before each piece of `PIECE_BYTES` of a file [pieces + 1], and number of lines."""
-
-    before: NDArray[np.int64]
-    n_lines: int
-
-    def find(self, row: int) -> LineStart:
-        """Return the start of a row, which is counted from 0."""
-        piece = max(0, int(np.searchsorted(self.before, row)) - 1)  # the last piece with fewer line feeds before it
-        return LineStart(row + 1, piece * PIECE_BYTES, row - int(self.before[piece]))
-
-
-def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> Iterator[RowRange]:
-    src, tgt = files
-    src_counts, tgt_counts = counts[src], counts[tgt]
-    n_rows = src_counts.n_lines
-    if tgt_counts.n_lines != n_rows:
-        raise unequal_length_error((Path(src), Path(tgt)), (n_rows, tgt_counts.n_lines), PAIRS_REMEDY)
-    for first in range(0, n_rows, corpus.SHARD_PAIRS):
-        size = min(corpus.SHARD_PAIRS, n_rows - first)
-        yield RowRange(src, tgt, size, src_counts.find(first), tgt_counts.find(first))
-
-
-def count_line_feeds(parts: Sequence[tuple[str, int]], task: int, _folder: Path) -> TaskMetadata:
-    """Task: return the number of line feeds of each piece in a part of a file. A part is a file and an offset."""
-    name, offset = parts[task]
-    with Path(name).open("rb") as file:
-        file.seek(offset)
-        pieces = iter(lambda: file.read(PIECE_BYTES), b"")
-        return {"line_feeds": [piece.count(b"\n") for piece in islice(pieces, PART_BYTES // PIECE_BYTES)]}
-
-
-def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[str, LineCounts]:
-    if not names:
-        return {}
-    states = [read_file_state(Path(name)) for name in names]
-    distinct = dict.fromkeys(states)  # a file may be named twice
-    parts = [(state[0], offset) for state in distinct for offset in range(0, state[1], PART_BYTES)]
-    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), partial(count_line_feeds, parts)))
-    counts: dict[str, LineCounts] = {}
-    for name, (path, *_) in zip(names, states, strict=True):
-        found = chain.from_iterable(
-            metadata["line_feeds"] for (_, metadata), part in zip(results, parts, strict=True) if part[0] == path
-        )
-        before = np.cumsum([0, *found])
-        with Path(name).open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            has_open_line = file.read() != b"\n"
-        counts[name] = LineCounts(before, int(before[-1]) + has_open_line)
-    return counts

@@ -277,15 +277,6 @@ def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> Us
     return UserError(f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line")
 
 
-class LineStart(NamedTuple):
-    """Position of line `number` (from 1) of an uncompressed file: `skipped` lines after the byte `offset`."""
-
-    number: int = 1
-    offset: int = 0
-    skipped: int = 0
-
-
-FIRST_LINE = LineStart()
 BAD_LINE = "\0"
 """A line that cannot be read. A valid line has no zero byte."""
 
@@ -311,7 +302,6 @@ def read_lines(
     path: Path,
     errors: Errors = "strict",
     limit: int = MAX_LINE_BYTES,
-    start: LineStart = FIRST_LINE,
     on_bad: OnBad = raise_bad_row,
 ) -> Iterator[str]:
     """Yield the lines of a text file, plain or compressed. A bad line becomes `BAD_LINE`, if `on_bad` returns.
@@ -319,11 +309,7 @@ def read_lines(
     Raises `UserError` if the file cannot be read.
     """
     with open_text(path) as file:
-        if start.offset:  # a pipe cannot seek
-            file.seek(start.offset)
-        for _ in range(start.skipped):
-            file.readline()
-        yield from iterate_lines(file, str(path), errors, limit, start.number, on_bad)
+        yield from iterate_lines(file, str(path), errors, limit, on_bad)
 
 
 def iterate_lines(
@@ -331,13 +317,12 @@ def iterate_lines(
     name: str,
     errors: Errors = "strict",
     limit: int = MAX_LINE_BYTES,
-    first: int = 1,
     on_bad: OnBad = raise_bad_row,
 ) -> Iterator[str]:
-    """Yield the remaining lines of an open file. The number of the next one is `first`."""
-    number = first - 1
+    """Yield the lines of an open file."""
+    number = 0
     try:
-        for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), first):
+        for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start=1):
             if number == 1 and not raw.endswith(b"\n"):
                 check_line_ends(raw, name)
             try:
@@ -371,11 +356,13 @@ def zip_iterators(
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
-            raise unequal_length_error(paths, counts, remedy)
+            raise _unequal_length_error(paths, counts, remedy)
         yield row
 
 
-def unequal_length_error(paths: Sequence[Path], counts: Sequence[int], remedy: str | None = None) -> UnequalLengthError:
+def _unequal_length_error(
+    paths: Sequence[Path], counts: Sequence[int], remedy: str | None = None
+) -> UnequalLengthError:
     """Return the error for files with different line counts."""
     found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
     other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
@@ -407,8 +394,8 @@ def read_pairs(
     yield from pair_lines(lines, str(src))
 
 
-def pair_lines(lines: Iterable[tuple[str, ...]], name: str, first: int = 1) -> Iterator[SentencePair]:
-    """Yield the pairs of lines that can be read. The number of the first line is `first`."""
-    for number, (src, tgt) in enumerate(lines, start=first):
+def pair_lines(lines: Iterable[tuple[str, ...]], name: str) -> Iterator[SentencePair]:
+    """Yield the pairs of lines that can be read."""
+    for number, (src, tgt) in enumerate(lines, start=1):
         if src != BAD_LINE and tgt != BAD_LINE:
             yield SentencePair(src, tgt, name, number)
