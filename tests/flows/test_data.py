@@ -19,7 +19,6 @@ from transformer_mt.flows.configuration import Config, load
 from transformer_mt.flows.prepare import (
     encode_validation,
     load_split,
-    make_stream,
     measure_lengths,
     prepare_data,
 )
@@ -132,24 +131,6 @@ def test_validation_and_test_sets_are_never_filtered(tmp_path: Path) -> None:
     source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
     config = filtered_config(tmp_path, ["length"], validation=source, test={"news": source})
     assert [len(load_split(config, name)) for name in ("train", "validation", "news")] == [70, 80, 80]
-
-
-def test_cached_shapes_of_batches_belong_to_their_control_symbols(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transformer_mt.data.batch_plan.PARTITION_PAIRS", 20)
-    monkeypatch.setattr("transformer_mt.data.batch_plan.BLOCK_PAIRS", 5)
-    config = filtered_config(tmp_path, [], validation_size=4)
-    for source_bos in (False, True):
-        tokenizer = config.tokenizer.model_copy(update={"source_bos": source_bos})
-        changed = config.model_copy(update={"tokenizer": tokenizer})
-        data = prepare_data(RunFolder(tmp_path / "run"), changed)
-        for _ in range(2):  # the second time from the cache
-            stream = make_stream(changed, data, 30)
-            batches = [*stream.shortest_first()]
-            assert stream.plan.shapes.tolist() == [
-                [len(each.rows), each.src.shape[1], each.labels.shape[1]] for each in batches
-            ]
 
 
 def test_error_of_a_filter_names_file_line_and_key(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class BucketedBatches:
     A batch of B pairs satisfies B * T <= tokens and B * S <= 2 * tokens. A pair above the budget is a batch of one.
     """
 
-    def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int) -> None:
-        """Sort and cut pairs of these lengths, which include control symbols."""
+    def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int, first_row: int = 0) -> None:
+        """Sort and cut pairs of these lengths, which include control symbols. The first pair is row `first_row`."""
         # 16-bit keys sort fastest.
         key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64
         # Source lengths rise and fall in turn, so they stay similar in a batch that spans two target lengths.
@@ -46,7 +46,7 @@ class BucketedBatches:
         order = np.lexsort((src_key.astype(key_type), tgt_lengths.astype(key_type)))
         src, tgt = src_lengths[order], tgt_lengths[order]
         changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)
-        self.rows: Rows = order.astype(np.int32)
+        self.rows: Rows = (order + first_row).astype(np.int32)
         self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of pairs of equal lengths
         self.bounds = _batch_bounds(src, tgt, tokens)
         starts = self.bounds[:-1]
@@ -85,88 +85,8 @@ def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
     return np.array(bounds)
 
 
-# --- partitions of a large corpus -------------------------------------------------------------------------------------
-
-PARTITION_PAIRS = 2**22
-"""Maximum pairs of a partition. Another value changes the order of batches of a larger corpus."""
-BLOCK_PAIRS = 10_000
-"""Consecutive pairs that are in one partition."""
-
 ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
 """Returns the source and target lengths of the rows from a first one to an end, with control symbols."""
-
-
-class PartitionedBatches:
-    """The batches of one source of pairs. A partition is bucketed when it is needed, so any epoch starts at once.
-
-    An epoch goes through the partitions one by one, in a random order.
-    """
-
-    def __init__(
-        self,
-        n_pairs: int,
-        read_lengths: ReadLengths,
-        tokens: int,
-        seed: int,
-        first_row: int = 0,
-        measure: MeasureShapes | None = None,
-    ) -> None:
-        """Divide `n_pairs` rows from `first_row` on into partitions.
-
-        `measure` returns the shapes of the batches of each partition, e.g. from a cache. Without it, or with a single
-        partition, each partition is bucketed here.
-        """
-        self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
-        self.first_row = first_row
-        self.n_partitions = -(-n_pairs // PARTITION_PAIRS)
-        blocks = np.arange(-(-n_pairs // BLOCK_PAIRS))
-        if self.n_partitions > 1:
-            np.random.default_rng([seed, n_pairs]).shuffle(blocks)
-        self._blocks = [np.sort(part) for part in np.array_split(blocks, self.n_partitions)] if n_pairs else []
-        self.partition = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two partitions
-        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
-        shapes = (
-            measure(self)
-            if measure and self.n_partitions > 1
-            else [self.partition(i).shapes for i in range(self.n_partitions)]
-        )
-        self.shapes: Shapes = np.concatenate([np.empty((0, 3), np.int64), *shapes])
-        self._sizes = np.array([*map(len, shapes)], np.int64)  # [partitions]
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
-    def batch(self, epoch: int, index: int) -> Rows:
-        """Return the rows of a batch of a training epoch, a pure function of (seed, epoch)."""
-        order = np.random.default_rng([self._seed, epoch]).permutation(self.n_partitions)
-        ends = np.cumsum(self._sizes[order])
-        at = int(np.searchsorted(ends, index, "right"))
-        return self._shuffled(int(order[at]), epoch)[index - int(ends[at])]  # counted from the end of the partition
-
-    def shortest_first(self, start: int = 0) -> Iterator[Rows]:
-        """Yield the rows of the batches from number `start` on, the shortest pairs of each partition first."""
-        for partition, (first, end) in enumerate(pairwise([0, *np.cumsum(self._sizes).tolist()])):
-            if start < end:
-                yield from self.partition(partition).shortest_first()[max(0, start - first) :]
-
-    def _shuffle(self, partition: int, epoch: int) -> list[Rows]:
-        # a single partition has no number in its key: its order is that of a corpus without partitions
-        number = (partition,) if self.n_partitions > 1 else ()
-        return self.partition(partition).shuffled(self._seed, epoch, *number)
-
-    def _bucket(self, partition: int) -> BucketedBatches:
-        starts: list[int] = (self.first_row + BLOCK_PAIRS * self._blocks[partition]).tolist()
-        ranges = [(start, min(start + BLOCK_PAIRS, self.first_row + self._n_pairs)) for start in starts]
-        lengths = [self._read_lengths(start, end) for start, end in ranges]
-        src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
-        bucketed = BucketedBatches(src, tgt, self._tokens)
-        rows = np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in ranges])
-        bucketed.rows = rows[bucketed.rows]  # from positions in the partition to rows of the corpus
-        return bucketed
-
-
-MeasureShapes = Callable[[PartitionedBatches], Sequence[Shapes]]
-"""Returns the shapes of the batches of each partition."""
 
 # --- mixtures of several sources --------------------------------------------------------------------------------------
 
@@ -239,17 +159,15 @@ class BatchPlan:
         tokens: int,
         seed: int,
         make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
-        measure: MeasureShapes | None = None,
     ) -> None:
         """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
 
         `bounds` are the first row of each source, and the end of the last. `make_mixture` makes the mixture from the
-        numbers of batches of the sources. For `measure`, see `PartitionedBatches`.
+        numbers of batches of the sources.
         """
-        self.sources = [
-            PartitionedBatches(end - first, read_lengths, tokens, seed, first, measure)
-            for first, end in pairwise(bounds)
-        ]
+        self.sources = [BucketedBatches(*read_lengths(first, end), tokens, first) for first, end in pairwise(bounds)]
+        self._seed = seed
+        self._shuffled = lru_cache(2 * len(self.sources))(self._shuffle)  # a step may span two epochs of a source
         self._mixture = make_mixture([*map(len, self.sources)]) if make_mixture else None
 
     def __len__(self) -> int:
@@ -277,7 +195,10 @@ class BatchPlan:
 
     def rows(self, planned: PlannedBatch) -> Rows:
         """Return the corpus rows of a batch. [B]."""
-        return self.sources[planned.source].batch(planned.epoch, planned.number)
+        return self._shuffled(planned.source, planned.epoch)[planned.number]
+
+    def _shuffle(self, source: int, epoch: int) -> list[Rows]:
+        return self.sources[source].shuffled(self._seed, epoch)
 
     def shortest_first(self) -> Iterator[Rows]:
         """Yield the rows of all batches once, the shortest pairs of each source first, as `shapes` has them."""
@@ -287,4 +208,4 @@ class BatchPlan:
         """Return the rows of the batch to which row `number` of `shapes` belongs."""
         ends: list[int] = np.cumsum([*map(len, self.sources)]).tolist()
         source = bisect_right(ends, number)
-        return next(self.sources[source].shortest_first(number - ends[source] + len(self.sources[source])))
+        return self.sources[source].shortest_first()[number - ends[source]]  # counted from the end of the source

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.batch_plan import BatchPlan, PartitionedBatches, Shapes, make_mixture
+from transformer_mt.data.batch_plan import BatchPlan, make_mixture
 from transformer_mt.data.batches import BatchModifier, BatchReader, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
@@ -35,7 +35,6 @@ from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import label_piece, log_rank0
 
-SHAPES_VERSION = 4  # of cached shapes of batches; part of their key
 TOKENIZERS = "tokenizers.json"
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
 TEXT_SAMPLE = 2000  # pairs whose text is measured
@@ -310,8 +309,7 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     make = None
     if isinstance(config.data.train, tuple):
         make = partial(make_mixture, config.data, seed=config.seed)
-    measure = partial(_measure_batches, config, data.train, data.tokenizers, tokens)
-    return BatchStream(BatchPlan(reader.bounds, read_lengths, tokens, config.seed, make, measure), reader, modifier)
+    return BatchStream(BatchPlan(reader.bounds, read_lengths, tokens, config.seed, make), reader, modifier)
 
 
 def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> BatchModifier | None:
@@ -332,19 +330,3 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
     if modify is None and sample is None:
         return None
     return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)
-
-
-def _measure_batches(
-    config: Config, corpus: EncodedCorpus, tokenizers: TokenizerPair, tokens: int, batches: PartitionedBatches
-) -> list[Shapes]:
-    """Return the shapes of the batches of each partition. They are cached, so that a start is quick."""
-    modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
-    controls = [tokenizers.n_source_controls, tokenizers.n_target_tags]  # which the encoded corpus lacks
-    key = [SHAPES_VERSION, corpus.key, controls, tokens, config.seed, config.data.max_length, modifiers, sampling]
-
-    def measure(task: int, folder: Path) -> dict[str, int]:
-        save_array(folder / "shapes.npy", batches.partition(task).shapes)
-        return {}
-
-    stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)
-    return [np.load(folder / "shapes.npy") for folder, _ in IN_PROCESS_RUNNER(stage)]
