@@ -10,13 +10,10 @@ AttentionKind = Literal["cross", "encoder", "decoder"]
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
-ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
-"""Kinds of text that a translation keeps unchanged."""
-
 EngineName = Literal["auto", "torch", "ctranslate2"]
 """Library that translates."""
 
-MarkupMode = Literal["none", "auto", "align"]
+MarkupMode = Literal["none", "auto"]
 """How elements are kept: as text, or placed by word alignment."""
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]

@@ -274,7 +274,7 @@ def test_a_run_with_an_edited_configuration_is_refused(old: str, new: str, run_c
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ("--protect numbers --markup none", "markup"),
+        ("--protect-pattern 12 --markup none", "markup"),
         ("--verbose --no-guard", "--verbose"),
         ("--guard --sample", "--guard"),
     ],
@@ -283,9 +283,8 @@ def test_options_that_contradict_each_other_are_refused(options: str, part: str,
     assert_user_error(tmt("translate", tiny_run, "one", *options.split()), part)
 
 
-@pytest.mark.parametrize("options", ["--protect numbers", "--protect-pattern 12"])
-def test_protect_options_imply_markup(options: str, tiny_run: Path, tmt: Tmt) -> None:
-    assert "12" in assert_succeeded(tmt("translate", tiny_run, "one 12 two", *options.split()))
+def test_a_pattern_implies_markup(tiny_run: Path, tmt: Tmt) -> None:
+    assert "12" in assert_succeeded(tmt("translate", tiny_run, "one 12 two", "--protect-pattern", "12"))
 
 
 # --- tmt translate --score-targets: scores, formats, resuming, and wrong arguments ------------------------------------

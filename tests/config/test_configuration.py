@@ -397,7 +397,7 @@ MAY_CHANGE_ON_RESUME = {
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),
     *("decoding.sample", "decoding.temperature", "decoding.top_k"),
     *("decoding.top_p", "decoding.seed", "decoding.tag"),
-    *("decoding.markup", "decoding.protect", "decoding.protect_patterns", "decoding.engine"),
+    *("decoding.markup", "decoding.protect_patterns", "decoding.engine"),
     "decoding.quantization",
     *("decoding.glossary", "decoding.guard", "decoding.batch_tokens"),
     *("keep.best", "keep.last"),

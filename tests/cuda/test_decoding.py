@@ -23,7 +23,6 @@ from transformer_mt.decoding.translator import Features, Translator
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_glossary
 
 TEXTS = [src for src, _ in load_pairs("test")[:6]]
@@ -82,7 +81,7 @@ def test_translations_are_those_of_the_cpu(name: str, make_translators) -> None:
 
 @pytest.mark.parametrize("options", [{"beam": 4, "n_best": 2}, {"sample": True}], ids=["beam", "sampling"])
 def test_translations_with_elements_are_those_of_the_cpu(options: dict[str, Any], make_translators) -> None:
-    translators = make_translators(markup="align", protect=ELEMENT_KINDS, **options)
+    translators = make_translators(markup="auto", **options)
     assert_same_translations(translators, WITH_ELEMENTS)
 
 
@@ -90,7 +89,7 @@ def test_translations_with_elements_are_those_of_the_cpu(options: dict[str, Any]
 def test_translations_with_terms_are_those_of_the_cpu(has_elements: bool, make_translators, tmp_path: Path) -> None:
     glossary = tmp_path / "terms.tsv"
     glossary.write_text("".join(f"{term}\t{forms}\n" for term, forms in TERMS.items()), encoding="utf-8")
-    markup = {"markup": "align", "protect": ELEMENT_KINDS} if has_elements else {}
+    markup = {"markup": "auto"} if has_elements else {}
     translators = make_translators(beam=4, glossary=str(glossary), **markup)
     assert_same_translations(translators, WITH_ELEMENTS if has_elements else TEXTS)
 

@@ -26,6 +26,7 @@ REMOVED_OPTIONS = {
         ["--round-trip", "--round-trip-tag", "--min-chrf"],
         "translate --score-targets rates pairs, and column filters them",
     ),
+    "--protect": "translate --markup auto protects all kinds, and --protect-pattern numbers",
     "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
     "--prefix": "translate --n-best prints other translations, and --glossary fixes terms",
     "--expect": "name the sentences as a source of data.validation, which has scores of its own",

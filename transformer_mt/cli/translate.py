@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.choices import (
     DocumentFormat,
-    ElementKind,
     EngineName,
     MarkupMode,
     Quantization,
@@ -108,14 +107,8 @@ class MarkupOptions(OptionGroup):
     )
 
     markup: MarkupMode | None = option(
-        "auto or align: place elements by word alignment; none (default): elements are text"
-    )
-    protect: tuple[ElementKind, ...] | None = option(
-        "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, versions (v0.85.x, "
-        "RTX-4090), mentions (@name, #tag), symbols (emoji, :smile:), numbers (default: all but numbers); implies "
-        "--markup auto",
-        metavar="KIND",
-        takes_list=True,
+        "auto: place tags (HTML, XML), placeholders ({name}, %%s), links, names of files, versions, @names, #tags and "
+        "symbols by word alignment; none (default): they are text"
     )
     protect_patterns: tuple[str, ...] | None = option(
         "also protect the matches of a regular expression; implies --markup auto; may be repeated",
@@ -240,8 +233,8 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
 
 
 def _check_arguments(args: Translate) -> None:
-    if args.markup.markup == "none" and (args.markup.protect or args.markup.protect_patterns):
-        raise UserError("--markup none protects no elements: leave it out, or remove --protect and --protect-pattern")
+    if args.markup.markup == "none" and args.markup.protect_patterns:
+        raise UserError("--markup none protects no elements: leave it out, or remove --protect-pattern")
     if args.texts and args.lines.input:
         raise UserError("translate: give texts or --input, not both")
     for text in args.texts:

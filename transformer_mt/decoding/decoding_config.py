@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import regex
 from pydantic import Field, ValidationError, model_validator
 
-from transformer_mt.choices import ElementKind, EngineName, MarkupMode, Quantization
+from transformer_mt.choices import EngineName, MarkupMode, Quantization
 from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
@@ -65,12 +65,7 @@ class DecodingConfig(Section):
     restore_case: Annotated[bool, MAY_CHANGE] = True
     """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
     markup: Annotated[MarkupMode, MAY_CHANGE] = "none"
-    """align, auto: protect elements, and place them by word alignment; none: treat them as text"""
-    protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = (
-        *("tags", "placeholders", "urls", "emails"),
-        *("files", "versions", "mentions", "symbols"),
-    )
-    """kinds of elements: tags, placeholders ({name}), urls, emails, files, versions, mentions (@x), symbols, numbers"""
+    """auto: protect tags, placeholders, links and others, and place them by word alignment; none: they are text"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None
@@ -153,11 +148,11 @@ class DecodingConfig(Section):
         return self.n_best if self.sample else self.beam
 
     def with_options(self, options: Mapping[str, object]) -> DecodingConfig:
-        """Return a copy with other values for some keys. `protect` and `protect_patterns` imply `markup: auto`.
+        """Return a copy with other values for some keys. `protect_patterns` implies `markup: auto`.
 
         Raises `UserError` for an unknown key or an invalid value.
         """
-        if self.markup == "none" and ("protect" in options or "protect_patterns" in options):
+        if self.markup == "none" and "protect_patterns" in options:
             options = {"markup": "auto", **options}
         try:
             return DecodingConfig.model_validate({**self.model_dump(), **options})

@@ -20,7 +20,6 @@ from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
 from transformer_mt.tools.documents.formats import parse_document
 from transformer_mt.tools.markup.elements import (
-    ELEMENT_KINDS,
     MarkedText,
     join_parts,
     split_at_pieces,
@@ -31,7 +30,7 @@ from transformer_mt.tools.markup.protection import Protector
 N_EXAMPLES = os.environ.get("TMT_EXAMPLES")  # of each format; None: few, and always the same
 PROFILE = settings(deadline=None, max_examples=int(N_EXAMPLES or 30), derandomize=N_EXAMPLES is None)
 OPTIONS = DocumentOptions("de", "en", exclude_keys=frozenset(["id"]))
-MARK = Protector(ELEMENT_KINDS).mark
+MARK = Protector().mark
 FORMATS = get_args(DocumentFormat)
 CHANGING = ("po", "tmx", "xliff")
 """Formats that add targets, or their language, even if nothing is translated."""

@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from transformer_mt.choices import ElementKind
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText, Role, Span, mark
+from transformer_mt.tools.markup.elements import MarkedText, Role, Span, mark
 from transformer_mt.tools.markup.placement import arrange_spaces
 from transformer_mt.tools.markup.protection import Protector
 
@@ -120,11 +119,11 @@ def test_spaces_are_outside_tags_and_between_words(source: str, parts: list[str 
 # --- Which parts of a text are protected ------------------------------------------------------------------------------
 
 
-def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> list[str]:
-    return [element.surface for element in Protector(kinds or ELEMENT_KINDS, patterns).mark(text).elements]
+def surfaces(text: str, *patterns: str) -> list[str]:
+    return [element.surface for element in Protector(patterns).mark(text).elements]
 
 
-MARKED: dict[ElementKind, list[str]] = {
+MARKED: dict[str, list[str]] = {
     "tags": [
         "old⟦&nbsp;⟧dog ⟦&amp;⟧ ⟦&#8203;⟧ ⟦&#x2F;⟧ a & b; &c",
         'A ⟦<a href="x>y">⟧link⟦</a>⟧, ⟦<br/>⟧ 3 < 4 > 2 ⟦<!-- note -->⟧ ⟦<x:g id=1>⟧ ⟦<0>⟧a⟦</0>⟧',
@@ -148,27 +147,26 @@ MARKED: dict[ElementKind, list[str]] = {
         "2026-11-29, 10-20 and +5, 1990 2000, 12 300 400",
         "3pm, 20th, 1990s, mid-1990s, 5km, 24-hour, 10h30, 2.5kg, post-1990, 第3章, 1.000.000, G20-Gipfel",
     ],
-    "mentions": ["Ask ⟦@jane.doe⟧. See ⟦#tag⟧, not a@b.org, C# or &#38;"],
+    "mentions": ["Ask ⟦@jane.doe⟧. See ⟦#tag⟧, not a@b or 5#"],
     "symbols": ["Old ⟦😆😆⟧ dog ⟦👨\u200d👩\u200d👧⟧ ⟦👍🏽⟧ ⟦🇩🇪⟧ ⟦1️⃣⟧ ⟦→⟧ ⟦•⟧ ⟦©⟧ ⟦:smile:⟧ 20 °C 3 × 4 a < b 10:30:45"],
     "urls": ["See ⟦https://a.org/b?c=d⟧ (or ⟦http://x.y/(z)⟧). ⟦www.example.com⟧!"],
-    "emails": ["Write to ⟦jane.doe+x@mail.example.org⟧, or @nobody, or a@b."],
+    "emails": ["Write to ⟦jane.doe+x@mail.example.org⟧, or a@b."],
     "files": ["Open ⟦setup.py⟧, ⟦./docs/a-b.md⟧, ⟦/usr/lib/x⟧ and ⟦report.pdf⟧. But not e.g. this/that."],
-    "numbers": ["It is ⟦3 km⟧, ⟦1,000.5 kg⟧, ⟦20 %⟧ or ⟦-4⟧ in ⟦2024⟧, on ⟦2026-11-27⟧ at ⟦10:30⟧; not a1 or v2."],
 }
 """Texts whose elements are enclosed by the brackets ⟦ and ⟧."""
 
 
 @pytest.mark.parametrize("kind", MARKED)
-def test_each_kind_finds_its_elements(kind: ElementKind) -> None:
+def test_each_kind_finds_its_elements(kind: str) -> None:
     for marked in MARKED[kind]:
         text = marked.translate({ord("⟦"): None, ord("⟧"): None})
-        assert surfaces(text, kind) == re.findall("⟦(.*?)⟧", marked)
+        assert surfaces(text) == re.findall("⟦(.*?)⟧", marked)
 
 
 def test_controls_of_templates_are_pairs_and_tags_without_letters_are_one_element() -> None:
-    marked = Protector(["placeholders"]).mark("{% if x %}a {% else %}b{% endif %} {{#each}}c{{/each}}")
+    marked = Protector().mark("{% if x %}a {% else %}b{% endif %} {{#each}}c{{/each}}")
     assert [element.partner for element in marked.elements] == [2, None, 0, 4, 3]
-    assert surfaces("old.<sup>1</sup> <b>a <i>*</i></b>", "tags") == ["<sup>1</sup>", "<b>", "<i>*</i>", "</b>"]
+    assert surfaces("old.<sup>1</sup> <b>a <i>*</i></b>") == ["<sup>1</sup>", "<b>", "<i>*</i>", "</b>"]
 
 
 def test_elements_do_not_overlap_and_the_first_kind_wins() -> None:
@@ -176,22 +174,22 @@ def test_elements_do_not_overlap_and_the_first_kind_wins() -> None:
 
 
 def test_patterns_come_before_kinds() -> None:
-    assert surfaces("Acme {x} 2.0 works", patterns=(r"Acme \{x\} [\d.]+", r"\b")) == ["Acme {x} 2.0"]
+    assert surfaces("Acme {x} 2.0 works", r"Acme \{x\} [\d.]+", r"\b") == ["Acme {x} 2.0"]
 
 
 def test_a_pattern_may_match_the_whole_text() -> None:
-    marked = Protector((), (".*",)).mark("everything")
+    marked = Protector([".*"]).mark("everything")
     assert marked.text == "" and marked.surface == "everything"
 
 
 def test_a_slow_pattern_is_refused() -> None:
     with pytest.raises(UserError, match="took longer than"):
-        Protector((), (r"(a|aa|aaa)*$(?<=b)",)).mark("a" * 100)
+        Protector([r"(a|aa|aaa)*$(?<=b)"]).mark("a" * 100)
 
 
 def test_text_between_elements_of_a_document_is_searched() -> None:
-    document = Protector(["tags"]).mark("<b>see {x}</b> <i>")
-    marked = Protector(ELEMENT_KINDS).mark(document)
+    document = mark_tags("<b>see {x}</b> <i>")
+    marked = Protector().mark(document)
     assert [element.surface for element in marked.elements] == ["<b>", "{x}", "</b>", "<i>"]
     assert [element.partner for element in marked.elements] == [2, None, 0, None]
-    assert Protector(["tags"]).mark(MarkedText.make(["a <b> c"], ())).elements == ()
+    assert Protector().mark(MarkedText.make(["a <b> c"], ())).elements == ()

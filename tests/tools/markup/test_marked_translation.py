@@ -14,10 +14,10 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.protection import Protector
 
-MARK = Protector(ELEMENT_KINDS).mark
+MARK = Protector().mark
 ELEMENTS = ("<b>", "</b>", "<i>", "</i>", "<br/>", "{name}", "%s", "https://a.org", "x.py")
 SEARCHES: list[dict[str, Any]] = [{"beam": 1}, {"beam": 4, "n_best": 3}, {"sample": True, "n_best": 2}]
 
@@ -39,7 +39,7 @@ TEXTS = [add_elements(src, random.Random(i), i % 7) for i, (src, _) in enumerate
 
 @pytest.fixture(scope="module")
 def translator(make_translator: Callable[..., Translator]) -> Translator:
-    return make_translator(markup="auto", protect=ELEMENT_KINDS)
+    return make_translator(markup="auto")
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])

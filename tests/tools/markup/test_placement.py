@@ -14,7 +14,7 @@ from transformer_mt.tools.markup.elements import (
 from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 
-MARK = Protector(["tags", "placeholders"]).mark
+MARK = Protector().mark
 
 
 def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> str:

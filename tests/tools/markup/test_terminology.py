@@ -13,7 +13,7 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.stages import UnusableTermWarning
 
@@ -53,10 +53,10 @@ def test_each_translation_has_each_term(
 def test_terms_and_elements_are_guaranteed_together(make_translator: Callable[..., Translator], glossary: str) -> None:
     translator = make_translator()
     texts = [f"<b>{text}</b> {{name}}" for text in TEXTS]
-    translations = translator.n_best(texts, glossary=glossary, markup="align", beam=2)
+    translations = translator.n_best(texts, glossary=glossary, markup="auto", beam=2)
     for text, (best, *_) in zip(texts, translations, strict=True):
         marked = best.content
-        assert isinstance(marked, MarkedText) and marked.has_elements_of(Protector(ELEMENT_KINDS).mark(text))
+        assert isinstance(marked, MarkedText) and marked.has_elements_of(Protector().mark(text))
         plain = re.sub(r"</?b>", "", best.text)
         for term, forms in TERMS.items():
             assert occurrences(forms, plain) >= len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))
@@ -106,7 +106,7 @@ def test_random_samples_with_required_terms_are_refused(
 
 
 def test_each_line_that_is_cut_has_one_warning(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
-    translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=8, markup="align")
+    translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=8, markup="auto")
     with pytest.warns(TruncatedSourceWarning) as warned:
         translator.n_best(["a dog", "a <b>dog</b>" + " dog" * 40, "dog" + " dog" * 30])
     assert [str(each.message).partition(" has ")[0] for each in warned] == ["line 2", "line 3"]

@@ -288,7 +288,7 @@ KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty", "length_penalty_exponent", "min_length"),
     *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram"),
     *("sample", "temperature", "top_k", "top_p", "seed", "tag", "restore_case", "markup"),
-    *("protect", "protect_patterns", "glossary", "guard", "batch_tokens"),
+    *("protect_patterns", "glossary", "guard", "batch_tokens"),
 )
 """Keys of section `decoding` that CTranslate2 supports, or that are refused below with a reason."""
 

@@ -16,13 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import accumulate
-from typing import get_args
 
-from transformer_mt.choices import ElementKind
 from transformer_mt.decoding.text_stages import PlainText, Segment
 
 _ALTERNATIVE = re.compile(r"\W+(?:else|elif|elsif|elseif|otherwise|plural)\b", re.IGNORECASE)
-ELEMENT_KINDS: tuple[ElementKind, ...] = get_args(ElementKind)
 
 
 class Role(Enum):

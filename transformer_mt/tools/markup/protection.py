@@ -10,7 +10,6 @@ from typing import Literal
 
 import regex
 
-from transformer_mt.choices import ElementKind
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import (
@@ -85,9 +84,6 @@ _URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
 _EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)")
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
 _PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
-_NUMBER = regex.compile(
-    r"(?<![\w.,])[-+]?\d+(?:[.,:/-]\d+)*(?:\s?(?:%|°[CF]?|€|\$|£|(?:[kKMGTmcµn]?(?:m|g|s|B|Hz|W|V|A|b)|km/h|kg|mph|dB|px)\b))?"
-)
 _TRAILING_PUNCTUATION = ".,;:!?)]…"
 
 Spans = Iterable[Span]
@@ -221,17 +217,16 @@ def _join_wordless_pairs(text: str, spans: Sequence[Span]) -> Sequence[Span]:
     return [*joined, *spans[end:]]
 
 
-_FINDERS: dict[ElementKind, Callable[[str], Spans]] = {
-    "tags": _find_tags,
-    "urls": _find_urls,
-    "emails": _find_matches(_EMAIL),
-    "placeholders": find_placeholders,
-    "files": _find_files,
-    "versions": _find_versions,
-    "mentions": _find_matches(_MENTION),
-    "symbols": _find_matches(_SYMBOL),
-    "numbers": _find_matches(_NUMBER),
-}
+_FINDERS: Sequence[Callable[[str], Spans]] = (
+    _find_tags,
+    _find_urls,
+    _find_matches(_EMAIL),
+    find_placeholders,
+    _find_files,
+    _find_versions,
+    _find_matches(_MENTION),
+    _find_matches(_SYMBOL),
+)
 """Functions that find the elements of each kind. If two kinds match at one position, the first is taken."""
 
 
@@ -239,9 +234,9 @@ _FINDERS: dict[ElementKind, Callable[[str], Spans]] = {
 class Protector:
     """Finds the protected elements of texts."""
 
-    kinds: Sequence[ElementKind] = ()
     patterns: Sequence[str] = ()  # regular expressions of the user, which come before all kinds
     find_keep_terms: Callable[[str], Spans] | None = None  # finds glossary terms with the option keep, after all kinds
+    only_keep_terms: bool = False  # find only these terms
 
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its elements.
@@ -250,13 +245,13 @@ class Protector:
         not for tags.
         """
         if isinstance(text, str):
-            return mark(text, _join_wordless_pairs(text, self._find(text, self.kinds)))
-        kinds: list[ElementKind] = [kind for kind in self.kinds if kind != "tags"]
+            return mark(text, _join_wordless_pairs(text, self._find(text, _FINDERS)))
+        finders = [finder for finder in _FINDERS if finder is not _find_tags]
         spans: list[Span] = []
         end = 0
         for part in text.parts:
             if isinstance(part, str):
-                found = self._find(part, kinds)
+                found = self._find(part, finders)
                 spans += [replace(span, start=end + span.start, end=end + span.end) for span in found]
                 end += len(part)
                 continue
@@ -271,11 +266,13 @@ class Protector:
         """Functions that find the matches of the user's patterns."""
         return [_find_matches(regex.compile(pattern)) for pattern in self.patterns]
 
-    def _find(self, text: str, kinds: Sequence[ElementKind]) -> list[Span]:
-        """Return spans that do not overlap. The leftmost is taken, and at one position that of the first finder."""
-        finders = [*self._pattern_finders]
-        finders += [finder for kind, finder in _FINDERS.items() if kind in kinds]
-        finders += [] if self.find_keep_terms is None else [self.find_keep_terms]
+    def _find(self, text: str, finders: Sequence[Callable[[str], Spans]]) -> list[Span]:
+        """Return spans that do not overlap. The leftmost is taken, and at one position that of the first finder.
+
+        The patterns come before the finders of the kinds, and the terms of a glossary after them.
+        """
+        finders = () if self.only_keep_terms else (*self._pattern_finders, *finders)
+        finders = finders if self.find_keep_terms is None else (*finders, self.find_keep_terms)
         spans: list[Span] = []
         for span in sorted((span for find in finders for span in find(text)), key=lambda span: span.start):
             if not spans or span.start >= spans[-1].end:

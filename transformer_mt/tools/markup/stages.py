@@ -43,9 +43,9 @@ def make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> list[TextS
     find_keep_terms = glossary.find_keep_terms if glossary is not None and has_keep_terms else None
     stages: list[TextStage] = []
     if config.markup != "none":
-        stages.append(MarkupStage(Protector(config.protect, config.protect_patterns, find_keep_terms)))
+        stages.append(MarkupStage(Protector(config.protect_patterns, find_keep_terms)))
     elif find_keep_terms is not None:
-        stages.append(MarkupStage(Protector(find_keep_terms=find_keep_terms)))
+        stages.append(MarkupStage(Protector(find_keep_terms=find_keep_terms, only_keep_terms=True)))
     if glossary is not None:
         stages.append(make_glossary_stage(glossary, tokenizers.tgt))
     return stages
