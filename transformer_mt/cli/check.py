@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
+from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
-    from transformer_mt.tools.quality.repair import RepairCounts
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
 CAUTIONS = {"unrelated": "drops free translations too; tmt check --json lists 100 examples"}
 """A caution about the filter of a finding, by the name of the finding."""
-EFFECTS = {
-    "cut": "lines without a certain counterpart are removed",
-    "shift": "pairs get the target of another line",
-    "clean": "pairs get cleaned text",
-    "drop": "pairs are removed",
-}
-"""The effect of each action of a repair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +38,11 @@ class Check(Command):
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
     write: Path | None = option(
-        "write a repaired copy of data.train into a new folder: lines paired again, text cleaned, bad pairs dropped, "
-        "with changes.tsv and a configuration that trains on it",
+        "write a copy of data.train with lines paired again into a new folder, with changes.tsv and a configuration "
+        "that trains on it, with filters that clean text and remove bad pairs",
         metavar="FOLDER",
     )
-    workers: int = option("processes (default: 1)", default=1, metavar="N", parse=number(1))
+    workers: int | None = option("processes (default: 1)", metavar="N", parse=number(1))
 
     def execute(self) -> None:
         """Check or write a copy. The exit status is the highest severity, or 0 without a check."""
@@ -57,12 +50,14 @@ class Check(Command):
 
         config, _ = load_run_or_file(self.run_or_config, self.overrides)
         if self.write is not None:
+            if self.workers is not None:
+                raise UserError("check: --workers has no effect with --write; leave it out")
             write_repaired(self, self.write, config)
             return
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.flows.check import check_corpus
 
-        report = check_corpus(config, LocalRunner(self.workers))
+        report = check_corpus(config, LocalRunner(self.workers or 1))
         if self.json:
             print_json(_to_json(report))
         else:
@@ -72,37 +67,17 @@ class Check(Command):
 
 
 def write_repaired(args: Check, folder: Path, config: Config) -> None:
-    """Write a repaired copy of the training corpus, and print what was changed."""
-    from transformer_mt.flows.check import repair_corpus, suggest_next_command
+    """Write a repaired copy of the training corpus, and print the counts and the next command."""
+    from transformer_mt.flows.check import repair_corpus
 
-    report = repair_corpus(config, folder)
+    config_path, sources = repair_corpus(config, folder)
     if args.json:
-        print_json(report.to_json())
+        print_json({"config_path": str(config_path), "sources": {name: asdict(each) for name, each in sources.items()}})
         return
-    print_text(f"{_describe_size(report.totals)} are in {report.folder}")
-    if len(report.sources) > 1:
-        for name, counts in report.sources.items():
-            print_text(f"{name}: {_describe_size(counts)}")
-    rows = [
-        (name, action, reason, f"{count:,}", EFFECTS[action])
-        for name, counts in report.sources.items()
-        for action in EFFECTS
-        for (changed, reason), count in counts.changes.most_common()
-        if changed == action
-    ]
-    if not rows:
-        print_text("nothing was changed")
-        return
-    first = 0 if len(report.sources) > 1 else 1  # the name of a single source says nothing
-    head = ("source", "action", "reason", "count", "effect")
-    print_table(head[first:], [row[first:] for row in rows], numbers=(head.index("count") - first,))
-    print_text(f"\nlook at {report.folder}/changes.tsv; next: {suggest_next_command(report.config_path)}")
-
-
-def _describe_size(counts: RepairCounts) -> str:
-    n_src, n_tgt = counts.n_lines
-    lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
-    return f"{counts.n_pairs:,} pairs of {lines}"
+    rows = [(name, *(f"{count:,}" for count in asdict(each).values())) for name, each in sources.items()]
+    head = ("source", "source lines", "target lines", "pairs", "cut lines", "shifted pairs")
+    print_table(head, rows, numbers=range(1, len(head)))
+    print_text(f"\nlook at {folder}/changes.tsv; next: tmt train --config {quote(str(config_path))}")
 
 
 def show(report: CorpusReport) -> None:
@@ -134,7 +109,7 @@ def _show_verdict(report: CorpusReport, args: Check) -> None:
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
     if report.severity > Severity.OK and not report.has_wrong_languages:
-        commands.append((f"  tmt check {given} --write FOLDER", "# write a repaired copy"))
+        commands.append((f"  tmt check {given} --write FOLDER", "# pair lines again, and add filters"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
     print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")

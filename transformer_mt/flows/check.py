@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 
 from transformer_mt.config.yaml_files import render_yaml
-from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.data_config import Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.prepare import load_held_out, load_source
-from transformer_mt.tools.analysis.config_differences import list_changes
+from transformer_mt.flows.prepare import load_source
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
-from transformer_mt.tools.quality.repair import RepairReport, repair_sources
+from transformer_mt.tools.quality.repair import RepairCounts, add_filters, repair_sources
 
 
 def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
@@ -26,29 +23,20 @@ def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusRe
     return replace(report, findings=sorted(report.findings, key=lambda finding: -finding.severity))
 
 
-def repair_corpus(config: Config, folder: Path) -> RepairReport:
-    """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
+def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairCounts]]:
+    """Write a copy of `data.train` with lines paired again, and a configuration that uses it, into a new folder.
 
-    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter reads
-    a column.
+    Return the path of the configuration, and the numbers of each source. Raises `UserError` if the folder exists, the
+    text cannot be read, most lines would be removed, or a filter reads a column.
     """
     for filter_ in config.data.filters:
         if isinstance(filter_, ColumnFilter):
             raise filter_.make_error("the repaired copy has no column of numbers: remove this filter first")
     name = f"{config.name}-repaired"
 
-    def render(data: DataConfig) -> str:
-        return render_yaml(config.model_copy(update={"name": name, "data": data}))
+    def render(train: Source | tuple[Source, ...]) -> str:
+        changes = {"train": train, "filters": add_filters(config.data, config.data.filters)}
+        return render_yaml(config.model_copy(update={"name": name, "data": config.data.model_copy(update=changes)}))
 
-    load, held_out = partial(load_source, config), load_held_out(config)
-    return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out)
-
-
-def suggest_next_command(config_path: str) -> str:
-    """Return what follows a repair: `tmt init` if its configuration has nothing but languages and one pair of files."""
-    config = configuration.load(Path(config_path))
-    corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))
-    has_settings = any(change.path[:2] not in corpus for change in list_changes(config))
-    if has_settings or isinstance(config.data.train, tuple):
-        return f"tmt train --config {quote(config_path)}"
-    return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
+    config_path = folder / f"{name}.yaml"
+    return config_path, repair_sources(config.data, folder, config_path, render, partial(load_source, config))
