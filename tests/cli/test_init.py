@@ -355,23 +355,16 @@ def test_names_of_columns_are_recognised(header: str, corpus: Path) -> None:
     names = tuple(header.split("|"))
     rows = ["\t".join(names), *map("\t".join, PAIRS)]
     (corpus / "t.tsv").write_text("\n".join(rows), encoding="utf-8")
-    assert choose_columns(Path("t.tsv"), None, None, None, None).columns == names
+    assert choose_columns(Path("t.tsv"), None, None, None).columns == names
     numbered = [f"{number}\t{row}" for number, row in enumerate(rows)]
     (corpus / "t.tsv").write_text("\n".join(["id" + numbered[0][1:], *numbered[1:]]), encoding="utf-8")
-    assert choose_columns(Path("t.tsv"), None, None, None, None).columns == names
+    assert choose_columns(Path("t.tsv"), None, None, None).columns == names
 
 
 @pytest.mark.parametrize("first", ["was|war", "no|nein"])
 def test_a_first_pair_is_no_header(first: str, corpus: Path) -> None:
     (corpus / "t.tsv").write_text("\n".join([first.replace("|", "\t"), *map("\t".join, PAIRS)]), encoding="utf-8")
-    assert choose_columns(Path("t.tsv"), None, None, None, None).source.columns == ("src", "tgt")
-
-
-@pytest.mark.parametrize(("answers", "columns"), [(["", ""], ("src", "tgt")), (["2", "1"], ("tgt", "src"))])
-def test_a_terminal_asks_for_the_columns(answers: list[str], columns: tuple[str, str], corpus: Path) -> None:
-    questions = iter(answers)
-    found = choose_columns(Path("no_header.tsv"), None, None, None, lambda _: next(questions))
-    assert found.source.columns == columns
+    assert choose_columns(Path("t.tsv"), None, None, None).source.columns == ("src", "tgt")
 
 
 def write_quoted_table(path: str, quoting: Literal[0, 1]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformer_mt.flows.init import InitialConfig
-    from transformer_mt.flows.table_columns import Ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +135,8 @@ class Init(Command):
         if self.columns and self.tgt is not None and 1 not in map(len, lists.values()):
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         files = [self.src] if self.tgt is None else [self.src, self.tgt]
-        ask = input if sys.stdin.isatty() and sys.stdout.isatty() else None
         if self.start is not None:
-            return self._fine_tune(self.start, files, ask)
+            return self._fine_tune(self.start, files)
         return write_initial_config(
             files,
             self.output,
@@ -148,12 +145,11 @@ class Init(Command):
             tgt_lang=self.tgt_lang,
             columns=self.columns,
             max_bad_rows=self.max_bad_rows,
-            ask=ask,
             validation=self.validation,
             test=self.test,
         )
 
-    def _fine_tune(self, run: Path, files: Sequence[Path], ask: Ask | None) -> InitialConfig:
+    def _fine_tune(self, run: Path, files: Sequence[Path]) -> InitialConfig:
         from transformer_mt.flows.fine_tuning import FineTuningInput, write_fine_tuning_config
         from transformer_mt.runs.folder import RunFolder
 
@@ -168,7 +164,6 @@ class Init(Command):
             columns=self.columns,
             max_bad_rows=self.max_bad_rows,
             extend_vocabulary=self.extend_vocabulary,
-            ask=ask,
         )
         return write_fine_tuning_config(RunFolder.open(run), given, self.output, force=self.force)
 

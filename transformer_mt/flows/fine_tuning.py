@@ -22,7 +22,6 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
-from transformer_mt.flows.table_columns import Ask
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
@@ -67,7 +66,6 @@ class FineTuningInput:
     columns: Sequence[str] | None = None
     max_bad_rows: int = 0
     extend_vocabulary: int | None = None  # the most new pieces of each side; None: keep the vocabulary
-    ask: Ask | None = None
 
 
 class SourcePairs(NamedTuple):
@@ -259,7 +257,7 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
     """
 
     def load(files: Sequence[Path]) -> ParallelCorpus:
-        source = choose_source(files, given.columns, direction[:2], given.ask).source
+        source = choose_source(files, given.columns, direction[:2]).source
         return load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=given.max_bad_rows)
 
     train = load(given.train)

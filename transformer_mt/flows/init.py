@@ -18,7 +18,7 @@ from transformer_mt.data.text_files import UnequalLengthError, advise_check, che
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.configuration import find_preset, load
-from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
+from transformer_mt.flows.table_columns import TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
     LANGUAGE_THRESHOLD,
@@ -245,19 +245,18 @@ def write_initial_config(
     max_bad_rows: int = 0,
     validation: Sequence[Path] = (),
     test: Sequence[Path] = (),
-    ask: Ask | None = None,
 ) -> InitialConfig:
     """Inspect a corpus and write a configuration that trains on it.
 
     `files` are two text files, or one table with `columns` for source and target: names, or numbers without a header.
     Up to `max_bad_rows` unreadable rows are left out. `validation` and `test` are also two files or one table, or
-    empty. `ask` asks which column is which, and is None without a terminal.
+    empty.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
     check_output(output, force)
-    found = choose_source(files, columns, (src_lang, tgt_lang), ask)
+    found = choose_source(files, columns, (src_lang, tgt_lang))
     if len(files) == 1:
         src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
     source, bad = found.source, BadRows(max_bad_rows)
@@ -271,7 +270,7 @@ def write_initial_config(
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
     held_out = {
-        key: choose_source(given, columns, (src, tgt), ask)
+        key: choose_source(given, columns, (src, tgt))
         for key, given in (("validation", validation), ("test", test))
         if given
     }
@@ -358,13 +357,13 @@ def check_output(output: Path, force: bool) -> None:
 
 
 def choose_source(
-    files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None], ask: Ask | None
+    files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None]
 ) -> TableColumns:
     """Return the source of two text files or of one table, and its columns."""
     if len(files) == 2:
         return TableColumns(_make_source(files), ("src", "tgt"))
     _check_file(files[0])
-    return choose_columns(files[0], columns, *languages, ask)
+    return choose_columns(files[0], columns, *languages)
 
 
 def _make_source(files: Sequence[Path]) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +35,6 @@ Head = Sequence[list[str]]
 """First rows of a table, the first of which may have the names of the columns."""
 Languages = tuple[str | None, str | None]
 """Given languages of both sides."""
-Ask = Callable[[str], str]
-"""Asks a question on the terminal and returns the answer, which may be empty."""
 
 
 class TableColumns(NamedTuple):
@@ -57,12 +55,12 @@ class TableColumns(NamedTuple):
 
 
 def choose_columns(
-    table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None, ask: Ask | None
+    table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None
 ) -> TableColumns:
     """Choose the columns of a table: the given ones, those named like the languages, or those in two languages.
 
-    `columns` are names, or numbers from 1 if the table has no header. `ask` is None without a terminal. Raises
-    `UserError` if a given column does not exist, or the choice is open.
+    `columns` are names, or numbers from 1 if the table has no header. Raises `UserError` if a given column does not
+    exist, or the choice is open.
     """
     if not is_table(table):
         next(read_lines(table, on_bad=skip_bad_row), None)  # raises the error of an archive
@@ -81,7 +79,7 @@ def choose_columns(
         raise UserError(f"{table}: all cells are in quotes, as in CSV; rename it to {name}, so that they are removed")
     if table_kind(table) in HEADERLESS_KINDS:
         if not _is_header(head, columns, languages):
-            return _choose_unnamed(table, head, columns, languages, ask)
+            return _choose_unnamed(table, head, columns, languages)
         named = [column for column, cell in enumerate(head[0]) if cell.strip()]
         if columns is None and not all(_is_name(head, column, languages) for column in named):
             note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
@@ -189,9 +187,7 @@ def _find_named_language(rows: Head, column: int, name: str | None = None) -> st
     return code if code in plausible or re.search(r"\w[-_]\w", name) else None
 
 
-def _choose_unnamed(
-    table: Path, rows: Head, columns: Sequence[str] | None, languages: Languages, ask: Ask | None
-) -> TableColumns:
+def _choose_unnamed(table: Path, rows: Head, columns: Sequence[str] | None, languages: Languages) -> TableColumns:
     width = len(rows[0])
     example = f'line 1 of {table} reads "{" | ".join(cell[:20] for cell in rows[0])[:60]}"'
     if columns is not None and not all(column.isdecimal() and 1 <= int(column) <= width for column in columns):
@@ -202,9 +198,6 @@ def _choose_unnamed(
         src, tgt = int(columns[0]) - 1, int(columns[1]) - 1
     else:
         src, tgt = _match_languages(found, languages)
-        if ask:
-            src = _ask_number(ask, f"{example}.\nwhich column is the source, of {shown}", src, width)
-            tgt = _ask_number(ask, "which column is the target", tgt if tgt != src else None, width)
     if src is None or tgt is None or src == tgt:
         raise UserError(
             f"{table}: has no header, and columns {shown or 'without text'} (detected languages); "
@@ -248,11 +241,3 @@ def _match_languages(found: dict[int, str], languages: Languages) -> tuple[int |
         first, second = found
         src, tgt = (second, first) if src == second or tgt == first else (first, second)
     return src, tgt
-
-
-def _ask_number(ask: Ask, question: str, guess: int | None, width: int) -> int | None:
-    default = "" if guess is None else f" [{guess + 1}]"
-    answer = ask(f"{question}{default}? ").strip()
-    if not answer:
-        return guess
-    return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= width else None
