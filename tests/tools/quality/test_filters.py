@@ -136,6 +136,14 @@ def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: p
     assert "filter unrelated removes nothing from fewer than 1,000 pairs" in capsys.readouterr().err
 
 
+def test_shards_share_the_function_of_a_filter(
+    apply: Apply, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 2)
+    assert len(apply(GOOD, "unrelated").shards) == 2
+    assert capsys.readouterr().err.count("filter unrelated removes nothing") == 1
+
+
 NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from transformer_mt.tools.quality.filter_base import (
 )
 
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
-FORMAT_VERSION = 4  # of a filtered table and of what the filters do; part of its key
+FORMAT_VERSION = 5  # of a filtered table and of what the filters do; part of its key
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Mapping[int, str]], None]
@@ -102,11 +103,20 @@ class ShardFilters:
     found: Sequence[MakeShardFunction | None]  # results of `find_pairs`, one for each filter
     removes: bool = True
 
+    @cached_property  # a function may learn from a sample, or index the held-out sets
+    def _shared_functions(self) -> dict[int, FilterFunction]:
+        """The functions that are the same for all shards, by the number of the filter."""
+        return {
+            number: filter_.make_function(self.context)
+            for number, (filter_, make_function) in enumerate(zip(self.filters, self.found, strict=True))
+            if make_function is None
+        }
+
     def apply(self, shard: int, observe: Observer) -> Iterator[Block]:
         """Apply the filters to the blocks of a shard, see `apply_filters`."""
         functions = [
-            filter_.make_function(self.context) if make_function is None else make_function(shard)
-            for filter_, make_function in zip(self.filters, self.found, strict=True)
+            self._shared_functions[number] if make_function is None else make_function(shard)
+            for number, make_function in enumerate(self.found)
         ]
         n_rows = int(self.pairs.bounds[shard + 1] - self.pairs.bounds[shard])
         blocks = log_progress(
