@@ -14,6 +14,7 @@ from transformer_mt.data.stages import LocalRunner
 from transformer_mt.flows import configuration
 from transformer_mt.flows.check import check_corpus
 from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.prepare import load_filtered
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
 
@@ -39,10 +40,10 @@ LINES: dict[str, Callable[[str, str], Pair]] = {
     "content: urls (e-mail)": lambda src, tgt: (src, f"{tgt} Schreiben Sie an post@example.org."),
     "content: repetition": lambda src, tgt: (src, "der Hund der Hund der Hund der Hund der Hund der Hund"),
     "content: mojibake": lambda src, tgt: (src, "Die MÃ¤nner trÃ¤gt grÃ¼ne StrÃ¼mpfe."),
-    "content: control characters": lambda src, tgt: (f"\x07{src}", tgt),
-    "content: invisible characters": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
-    "content: line separators": lambda src, tgt: (f"{src}\u2028{src}", f"{tgt} {tgt}"),
-    "content: line separators (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
+    "content: stray characters (control)": lambda src, tgt: (f"\x07{src}", tgt),
+    "content: stray characters (invisible)": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
+    "content: stray characters (line separator)": lambda src, tgt: (f"{src}\u2028{src}", f"{tgt} {tgt}"),
+    "content: stray characters (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
     "content: html": lambda src, tgt: (f"<b>{src}</b>", tgt),
     "content: html (reference)": lambda src, tgt: (src, f"{tgt} &nbsp;"),
 }
@@ -206,6 +207,16 @@ def test_examples_of_duplicates_name_both_lines(
     assert reasons["pair", 21] == reasons["pair", 24] == "repeats train.en:10"
     assert reasons["source", 22] == "repeats the source of train.en:1"
     assert reasons["target", 23] == "repeats the target of train.en:10"
+
+
+def test_the_remedy_of_html_keeps_placeholders(builtin: Corpus, tmp_path: Path) -> None:
+    good = [*builtin[0][:40], ("Hello <name>, this is &title;.", "Hallo <name>, das ist &title;.")]
+    pairs = [*good, ("A <b>dog</b>", "Ein Hund"), ("A dog", "Ein&nbsp;Hund")]
+    (finding,) = (finding for finding in check(tmp_path, pairs, builtin[1]).findings if finding.name == "html")
+    assert finding.count == 2
+    source, cache = write(tmp_path, "train", pairs), f"data.cache_dir={tmp_path}/cache"
+    config = load(f"data.train={source}", cache, f"data.filters=[{{{finding.remedy}}}]")
+    assert [*load_filtered(config)] == good
 
 
 def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-_DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
+_DROP_HTML = f"regex: {{drop: '{signals.HTML}'}}"
 
 CONTENT_CHECKS = [
     CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, find_in_side=_is_blank),
@@ -108,25 +108,11 @@ CONTENT_CHECKS = [
         find_in_side=signals.has_mojibake,
     ),
     CorpusCheck(
-        "control characters",
-        "have control characters",
-        "normalize",
-        0.001,
-        find_in_side=signals.find_control_characters,
-    ),
-    CorpusCheck(
-        "invisible characters",
-        "have invisible characters",
+        "stray characters",
+        "have control characters, invisible ones or line separators",
         "normalize",
         0.01,
-        find_in_side=signals.find_invisible_characters,
-    ),
-    CorpusCheck(
-        "line separators",
-        "have a character that other programs take for a line end",
-        "normalize",
-        0.001,
-        find_in_side=signals.find_line_separators,
+        find_in_side=signals.has_stray_characters,
     ),
     CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, find_in_side=signals.find_html),
 ]
@@ -339,7 +325,7 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 10  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 11  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

@@ -227,7 +227,7 @@ class UnrelatedFilter(PairFilter):
         return find_reason
 
 
-OVERLAP_VERSION = 3  # of the cached counts; part of their key
+OVERLAP_VERSION = 4  # of the cached counts; part of their key
 
 
 def describe_duplicates_and_overlap(

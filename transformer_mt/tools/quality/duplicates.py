@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
-from transformer_mt.tools.quality.signals import make_comparison_keys
+from transformer_mt.tools.quality.signals import make_comparison_key
 
 Hashes = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
@@ -59,7 +59,7 @@ def hash_texts(texts: Iterable[str]) -> Hashes:
 def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, normalized: bool = False) -> Hashes:
     """Hash pairs, sources or targets, optionally without case, spaces and punctuation."""
     sides = {"pair": [src, tgt], "src": [src], "tgt": [tgt]}[of]
-    first, *others = [hash_texts(make_comparison_keys(side) if normalized else side) for side in sides]
+    first, *others = [hash_texts([*map(make_comparison_key, side)] if normalized else side) for side in sides]
     return first + others[0] * _MIX if others else first
 
 
@@ -143,7 +143,7 @@ class DuplicateRows:
         return Matches(*(found[name].copy() for name in ("row", "other", "similarity")))
 
 
-FORMAT_VERSION = 2  # of the files; part of their keys
+FORMAT_VERSION = 3  # of the files; part of their keys
 _HASHED = np.dtype([("hash", "<u8"), ("row", "<u4")])
 _HASHES_FILE = "hashes.bin"
 
@@ -244,9 +244,9 @@ _BAND_MULTIPLIERS = _random.integers(0, 2**63, MANY_BANDS.size, np.uint64) | np.
 def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> list[str]:
     """Return the comparison keys of pairs, sources or targets."""
     if of == "pair":
-        keys = zip(make_comparison_keys(src), make_comparison_keys(tgt), strict=True)
+        keys = zip(map(make_comparison_key, src), map(make_comparison_key, tgt), strict=True)
         return [f"{src_key}{PADDING}{tgt_key}" for src_key, tgt_key in keys]
-    return make_comparison_keys(src if of == "src" else tgt)
+    return [*map(make_comparison_key, src if of == "src" else tgt)]
 
 
 class ShingledTexts:

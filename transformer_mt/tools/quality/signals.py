@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
+import regex
 
 from transformer_mt.tools.languages.scripts import UNSPACED, split_units
 
@@ -55,44 +55,13 @@ def repair_mojibake(text: str) -> str:
     return ftfy.fix_encoding(text)
 
 
-class _Deletions(dict[int, int | None]):
-    """Table for `str.translate` that deletes punctuation, white space and control characters."""
-
-    def __missing__(self, code: int) -> int | None:
-        kept = unicodedata.category(chr(code))[0] not in "PZC"
-        self[code] = code if kept else None
-        return self[code]
-
-
-_DELETIONS = _Deletions()
+_NOT_COMPARED = regex.compile(r"[\p{P}\p{Z}\p{C}]+")
 
 
 def make_comparison_key(text: str) -> str:
     """Return the text without case, spaces and punctuation. A text of punctuation alone is only stripped."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return folded.translate(_DELETIONS) or text.strip()
-
-
-_SEPARATOR = "\n"
-_UNKNOWN, _KEPT, _DELETED = range(3)
-_actions = np.zeros(0x110000, np.uint8)  # of each character, filled on demand
-_actions[ord(_SEPARATOR)] = _KEPT
-
-
-def make_comparison_keys(texts: Sequence[str]) -> list[str]:
-    """Return the comparison keys of texts, several times faster than `make_comparison_key`."""
-    joined = _SEPARATOR.join(texts)
-    if joined.count(_SEPARATOR) != len(texts) - 1:  # also if there are no texts
-        return [*map(make_comparison_key, texts)]
-    folded = unicodedata.normalize("NFKC", joined).casefold()
-    codes = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), "<u4")
-    actions = _actions[codes]
-    if not actions.all():
-        unknown = np.unique(codes[actions == _UNKNOWN])
-        _actions[unknown] = [_KEPT if _DELETIONS[code] is not None else _DELETED for code in unknown.tolist()]
-        actions = _actions[codes]
-    keys = codes[actions == _KEPT].tobytes().decode("utf-32-le", "surrogatepass").split(_SEPARATOR)
-    return [key or text.strip() for key, text in zip(keys, texts, strict=True)]
+    return _NOT_COMPARED.sub("", folded) or text.strip()
 
 
 # --- length -----------------------------------------------------------------------------------------------------------
@@ -216,15 +185,16 @@ def copy_share(src: str, tgt: str) -> tuple[float, int]:
 
 # --- damaged text -----------------------------------------------------------------------------------------------------
 
-_CONTROL, _INVISIBLE = re.compile(f"[{CONTROL}]"), re.compile(f"[{INVISIBLE}]")
-_LINE_SEPARATOR = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_HTML = re.compile(
-    r"</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|link|meta|ol|p|"
+_LINE_SEPARATORS = "\r\v\f\x1c-\x1e\x85\u2028\u2029"  # that other programs take for the end of a line
+_STRAY = re.compile(f"[{CONTROL}{INVISIBLE}{_LINE_SEPARATORS}]")
+HTML = (
+    r"(?i)</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|link|meta|ol|p|"
     r"pre|q|s|script|small|span|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul)(?:\s[^<>]*)?/?>"
     r"|&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
-    r"|#\d{2,6}|#x[0-9a-f]{2,5});",
-    re.IGNORECASE,
+    r"|#\d{2,6}|#x[0-9a-f]{2,5});"
 )
+"""Regular expression of HTML tags and character references, but not of placeholders such as `<name>`."""
+_HTML = re.compile(HTML)
 
 
 def has_mojibake(text: str) -> bool:
@@ -232,19 +202,9 @@ def has_mojibake(text: str) -> bool:
     return repair_mojibake(text) != text
 
 
-def find_control_characters(text: str) -> list[str]:
-    """Return the control characters that are not white space."""
-    return [] if text.isprintable() else _CONTROL.findall(text)
-
-
-def find_invisible_characters(text: str) -> list[str]:
-    """Return the characters that draw nothing, such as zero-width spaces. Joiners are not among them."""
-    return [] if text.isprintable() else _INVISIBLE.findall(text)
-
-
-def find_line_separators(text: str) -> list[str]:
-    """Return the characters inside a line that other programs take for its end, such as U+2028."""
-    return [] if text.isprintable() else _LINE_SEPARATOR.findall(text)
+def has_stray_characters(text: str) -> bool:
+    """Return whether a text has control characters, invisible ones, or line separators such as U+2028."""
+    return not text.isprintable() and _STRAY.search(text) is not None
 
 
 def has_csv_quotes(text: str) -> bool:
