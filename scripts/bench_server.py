@@ -35,6 +35,15 @@ from transformer_mt.data.sources import load_pairs
 WARM_UP_SECONDS = 2.0
 COLUMNS = ("system", "batching", "clients", "per second", "p50 ms", "p95 ms", "p99 ms", "errors")
 
+WITHOUT_BATCHING = """
+import sys
+from transformer_mt.cli.main import main
+from transformer_mt.tools.serving import batching
+
+batching.MAX_BATCH_LINES = 1
+main(sys.argv[1:])
+"""
+
 
 @dataclass
 class Load:
@@ -61,8 +70,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 def running_server(model: Path, threads: int | None, *, batching: bool) -> Generator[tuple[int, int]]:
     """Start a server, and yield its process id and port."""
     options = ["--threads", str(threads)] if threads else []
-    options += ["--max-requests", "1000"] if batching else ["--max-requests", "1000", "--batch-lines", "1"]
-    command = [sys.executable, "-m", "transformer_mt", "serve", str(model), "--port", "0", *options]
+    options += ["--max-requests", "1000"]
+    program = ["-m", "transformer_mt"] if batching else ["-c", WITHOUT_BATCHING]
+    command = [sys.executable, *program, "serve", str(model), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = ""
@@ -102,9 +112,9 @@ async def send_requests(port: int, sentences: Iterator[str], languages: dict[str
 
 async def measure(port: int, sentences: Sequence[str], clients: int, seconds: float) -> Load:
     """Return the load of several clients. Their sentences start at different places."""
-    with urlopen(f"http://127.0.0.1:{port}/models") as answer:
-        model = json.load(answer)[0]
-    languages = {"source": model["source"], "target": model["target"]}
+    with urlopen(f"http://127.0.0.1:{port}/languages") as answer:
+        language = json.load(answer)[0]
+    languages = {"source": language["code"], "target": language["targets"][0]}
     load, start = Load(), time.monotonic()
     stride = max(1, len(sentences) // clients)
     texts = (itertools.cycle([*sentences[i * stride :], *sentences[: i * stride]]) for i in range(clients))

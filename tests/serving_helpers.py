@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import uvicorn
 from helpers import wait_until
 
+from transformer_mt.cli.serve import LimitOptions
 from transformer_mt.tools.serving.app import make_app
 from transformer_mt.tools.serving.limits import Limits
 from transformer_mt.tools.serving.models import ServedModel
@@ -41,6 +42,11 @@ class GatedModel:
         self.model.__dict__["translate"] = translate
 
 
+def make_limits(**limits: Any) -> Limits:
+    """Return the default limits of `tmt serve`, except for those given."""
+    return Limits(**vars(LimitOptions(**limits)))
+
+
 def count_batches(service: TranslationService) -> float:
     """Return the number of batches that have ended."""
     return service.metrics.registry.get_sample_value("tmt_batch_lines_count") or 0.0
@@ -62,7 +68,7 @@ class RunningServer(NamedTuple):
 @contextmanager
 def running_server(model: ServedModel, **limits: Any) -> Generator[RunningServer]:
     """Run a server in a thread."""
-    service = TranslationService([model], Limits(**limits))
+    service = TranslationService([model], make_limits(**limits))
     listener = open_listener("127.0.0.1", 0)
     server = make_server(make_app(service), service.limits)
     port = listener.getsockname()[1]

@@ -23,6 +23,7 @@ import pytest
 import torch
 import yaml
 from helpers import RUN_RECORD, Tmt, assert_succeeded, assert_user_error, make_model_options
+from serving_helpers import make_limits
 from starlette.testclient import TestClient
 
 from transformer_mt.data.worker_pool import open_pool
@@ -31,7 +32,6 @@ from transformer_mt.runs.checkpoints import load_state
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import read_manifest, write_manifest
 from transformer_mt.tools.serving.app import make_app
-from transformer_mt.tools.serving.limits import Limits
 from transformer_mt.tools.serving.models import load_models
 from transformer_mt.tools.serving.service import TranslationService
 
@@ -153,7 +153,7 @@ def test_a_command_writes_only_into_the_run_its_output_and_the_cache_of_the_user
 def test_a_server_writes_only_into_the_run_and_the_cache_of_the_user(run: Path, home: Path, tmp_path: Path) -> None:
     edit(run, data={"cache_dir": str(home / "autostart")}, decoding={"engine": "auto"})
     before = snapshot(tmp_path, (run, home / ".cache"))
-    service = TranslationService(load_models([run], make_model_options()), Limits())
+    service = TranslationService(load_models([run], make_model_options()), make_limits())
     with TestClient(make_app(service), raise_server_exceptions=False) as client:
         assert client.post("/translate", json={"q": "one", "source": "en", "target": "de"}).status_code == 200
         service.reload()

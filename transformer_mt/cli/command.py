@@ -36,6 +36,7 @@ REMOVED_OPTIONS = {
     "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
     "--show-removed": "prepare prints examples of what each filter removes",
     "--html": "check prints its findings, and --json all of them",
+    **dict.fromkeys(["--batch-window", "--batch-lines"], "serve translates requests together without it"),
     "--any-language": "synthesize only warns of text in another language",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }

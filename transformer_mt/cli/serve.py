@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 from transformer_mt.choices import EngineName, Quantization, SplitWhen
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, option, positional
@@ -29,21 +27,6 @@ from transformer_mt.system.log import log
 if TYPE_CHECKING:
     from transformer_mt.tools.serving.limits import ApiKeys, Limits
     from transformer_mt.tools.serving.service import TranslationService
-
-
-def origin(text: str) -> str:
-    """Return an origin as browsers send it: without a path and a default port, in lower case. `*` stays."""
-    if text == "*":
-        return text
-    try:
-        parts = urlsplit(text.lower())
-        default_port = {"http": 80, "https": 443}[parts.scheme]
-        if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-            raise ValueError
-        host = parts.netloc.removesuffix(":" if parts.port is None else f":{default_port}")
-    except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text}: pass an origin such as https://example.org") from None
-    return f"{parts.scheme}://{host}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,25 +71,9 @@ class AccessOptions(OptionGroup):
         "origin whose web pages may call the API: https://example.org, or * for all; repeat for more (default: none)",
         default=(),
         metavar="ORIGIN",
-        parse=origin,
     )
     log_requests: bool = flag("log path, status and time of each request, without its text")
     log_text: bool = flag("log the texts of /translate and their translations (default: never)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchingOptions(OptionGroup):
-    """How requests are translated together."""
-
-    TITLE: ClassVar[str] = "batching"
-
-    batch_window: float = option(
-        "milliseconds that a request waits for others, to be translated with them (3)",
-        default=3.0,
-        metavar="MS",
-        parse=number(0, 1e6, float),
-    )
-    batch_lines: int = option("maximum lines of a batch (64; 1: no batching)", default=64, metavar="N", parse=number(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +103,6 @@ class Serve(Command):
     loading: LoadingOptions = group(LoadingOptions)
     limits: LimitOptions = group(LimitOptions)
     access: AccessOptions = group(AccessOptions)
-    batching: BatchingOptions = group(BatchingOptions)
     search: SearchOptions = group(SearchOptions)
 
     def execute(self) -> None:
@@ -180,5 +146,4 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
     models = load_models(args.models, ModelOptions(load, options.checkpoint))
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
-    window, max_lines, log_text = args.batching.batch_window / 1000, args.batching.batch_lines, args.access.log_text
-    return TranslationService(models, limits, keys, window=window, max_batch_lines=max_lines, log_text=log_text)
+    return TranslationService(models, limits, keys, log_text=args.access.log_text)

@@ -101,15 +101,6 @@ class PlainText(Segment):
 
 
 @dataclass(frozen=True)
-class TranslatedPart:
-    """A part of a line with its translation."""
-
-    source: str
-    target: str  # with the white space before it
-    translation: Translation
-
-
-@dataclass(frozen=True)
 class Translation:
     """One translation of a text."""
 
@@ -119,7 +110,6 @@ class Translation:
     token_scores: list[float]  # of each token, and of EOS if it was found
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
-    parts: tuple[TranslatedPart, ...] = ()  # of a line that was divided
 
     @cached_property
     def text(self) -> str:
@@ -168,7 +158,6 @@ def join_translations(
         token_scores=[score for each in translations for score in each.token_scores],
         finished=all(each.finished for each in translations),
         alignment=join_alignments([each.alignment for each in translations], sources, targets),
-        parts=tuple(map(TranslatedPart, sources, targets, translations)) if len(parts) > 1 else (),
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, forget_lengths, make_model_options
-from serving_helpers import ENDLESS, GatedModel
+from serving_helpers import ENDLESS, GatedModel, make_limits
 from starlette.testclient import TestClient
 
 from transformer_mt.tools.serving.app import make_app
-from transformer_mt.tools.serving.limits import ApiKeys, Limits
+from transformer_mt.tools.serving.limits import ApiKeys
 from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.service import TranslationService
 
@@ -34,9 +34,8 @@ def make_client(tiny_model: ServedModel) -> Iterator[MakeClient]:
         def make_client(
             models: list[Any] | None = None, keys: list[str] | None = None, cors: tuple[str, ...] = (), **limits: Any
         ) -> TestClient:
-            service = TranslationService(
-                models or [tiny_model], Limits(**limits), ApiKeys(keys) if keys else None, window=0.02
-            )
+            api_keys = ApiKeys(keys) if keys else None
+            service = TranslationService(models or [tiny_model], make_limits(**limits), api_keys)
             stack.callback(service.close)
             client = stack.enter_context(TestClient(make_app(service, cors), raise_server_exceptions=False))
             client.app_state["service"] = service

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.errors import UserError
+from transformer_mt.tools.serving import batching
 from transformer_mt.tools.serving.batching import BatchingWorker, BatchLine, BatchOptions
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
@@ -44,11 +45,16 @@ def run(worker: BatchingWorker, options: BatchOptions, lines: Sequence[str]) -> 
     return worker.run(options, lines, [len(line) for line in lines])
 
 
-def translate_together(recorder: Recorder, *jobs: Job, **options: Any) -> list[Any]:
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "WINDOW_SECONDS", 0)
+
+
+def translate_together(recorder: Recorder, *jobs: Job) -> list[Any]:
     """Return the results of jobs that meet in the queue, because a first job occupies the thread."""
 
     async def translate() -> list[Any]:
-        worker = BatchingWorker(recorder, window=0, **options)
+        worker = BatchingWorker(recorder)
         first = asyncio.create_task(run(worker, EN_DE, ["first"]))
         await asyncio.to_thread(recorder.has_started.wait, WAIT)
         tasks = [asyncio.create_task(run(worker, *job)) for job in jobs]
@@ -68,11 +74,15 @@ def test_texts_that_wait_are_translated_together_and_each_gets_its_own_lines(rec
     assert results == [["A 1", "B 2"], ["C 1"], []]
 
 
-def test_a_full_batch_does_not_wait_for_the_end_of_the_window(recorder: Recorder) -> None:
+def test_a_full_batch_does_not_wait_for_the_end_of_the_window(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder.gate.set()
+    monkeypatch.setattr(batching, "WINDOW_SECONDS", 3 * WAIT)
+    monkeypatch.setattr(batching, "MAX_BATCH_LINES", 3)
 
     async def translate() -> list[Any]:
-        worker = BatchingWorker(recorder, window=3 * WAIT, max_lines=3)
+        worker = BatchingWorker(recorder)
         async with asyncio.timeout(WAIT):
             return await asyncio.gather(*(run(worker, EN_DE, [letter]) for letter in "abc"))
 
@@ -80,9 +90,12 @@ def test_a_full_batch_does_not_wait_for_the_end_of_the_window(recorder: Recorder
     assert len(recorder.batches) == 1
 
 
-def test_a_long_text_does_not_hold_up_a_short_one_or_other_options(recorder: Recorder) -> None:
+def test_a_long_text_does_not_hold_up_a_short_one_or_other_options(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = (EN_DE, [*"abcdefghij"]), (EN_DE, ["x"]), (EN_FR, ["y"])
-    translate_together(recorder, *jobs, max_lines=4)
+    monkeypatch.setattr(batching, "MAX_BATCH_LINES", 4)
+    translate_together(recorder, *jobs)
     assert recorder.batches[1][1] == ["a", "x", "b", "c"]
     assert recorder.batches[2] == ("fr", ["y"])
 
@@ -100,7 +113,7 @@ def test_a_line_that_fails_does_not_harm_the_other_texts_of_its_batch(recorder: 
 
 def test_a_cancelled_text_is_not_translated(recorder: Recorder) -> None:
     async def translate() -> None:
-        worker = BatchingWorker(recorder, window=0)
+        worker = BatchingWorker(recorder)
         first = asyncio.create_task(run(worker, EN_DE, ["first"]))
         await asyncio.to_thread(recorder.has_started.wait, WAIT)
         never, last = (asyncio.create_task(run(worker, EN_DE, [text])) for text in ("never", "a"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -30,7 +29,6 @@ from serving_helpers import (
     running_server,
 )
 
-from transformer_mt.cli.serve import origin
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.serving import server as server_module
 from transformer_mt.tools.serving.models import ServedModel
@@ -150,9 +148,19 @@ class Process:
         return self.process.returncode, rest
 
 
+LONG_WINDOW = """
+import sys
+from transformer_mt.cli.main import main
+from transformer_mt.tools.serving import batching
+
+batching.WINDOW_SECONDS = 1.5
+main(sys.argv[1:])
+"""
+
+
 @pytest.mark.slow
 def test_accepted_requests_are_finished_at_a_stop_signal(tiny_run: Path) -> None:
-    server = Process(tiny_run, "--batch-window", 1500)
+    server = Process(tiny_run, command=("-c", LONG_WINDOW))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(ask, server.port)
         time.sleep(0.7)  # the request waits for others
@@ -213,14 +221,6 @@ def test_silent_connections_do_not_use_up_the_open_files(tiny_run: Path) -> None
     status, log = server.stop(signal.SIGTERM)
     assert status == 0
     assert len(log.splitlines()) < 5, log
-
-
-def test_an_origin_is_normalised_or_refused() -> None:
-    texts = "https://Example.org/", "http://localhost:3000", "https://example.org:443"
-    assert [*map(origin, texts)] == ["https://example.org", "http://localhost:3000", "https://example.org"]
-    for text in ("example.org", "https://a.org/page", "ftp://a.org"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            origin(text)
 
 
 def test_what_the_server_cannot_do_is_a_user_error(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

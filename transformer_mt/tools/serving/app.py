@@ -27,7 +27,6 @@ from transformer_mt.tools.serving.schemas import (
     DetectRequest,
     ErrorResponse,
     Language,
-    ServedLanguagePair,
     Status,
     TranslateRequest,
     TranslateResponse,
@@ -75,12 +74,6 @@ async def detect(request: DetectRequest, service: Service, key: Key) -> list[Det
 async def languages(service: Service) -> list[Language]:
     """List the source languages with their targets."""
     return service.languages()
-
-
-@router.get("/models")
-async def models(service: Service) -> list[ServedLanguagePair]:
-    """List the language pairs and their models."""
-    return service.language_pairs()
 
 
 @router.head("/health", include_in_schema=False)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from transformer_mt.decoding.text_stages import Segment, Translation
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
+WINDOW_SECONDS = 0.003  # in which a line waits for others
+MAX_BATCH_LINES = 64
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 LINES_PER_BATCH = 8  # line i of a text is queued as if it had arrived i / LINES_PER_BATCH batches later
 
@@ -26,8 +28,6 @@ class BatchOptions(NamedTuple):
 
     language_pair: LanguagePair
     n_best: int = 1
-    alignments: bool = False
-    scores: bool = False
     is_document: bool = False
     """Whether the lines are segments of a document, whose elements are kept."""
 
@@ -58,16 +58,13 @@ class BatchingWorker:
     def __init__(
         self,
         translate: Callable[[BatchOptions, Sequence[BatchLine]], Sequence[NBest]],
-        *,
-        window: float = 0.003,
-        max_lines: int = 64,
         observe: Callable[[int, float], None] = lambda n_lines, seconds: None,
     ) -> None:
         """`translate` translates a batch. It may return anything for a line whose result is cancelled.
 
-        A line waits up to `window` seconds for others. `observe` is called after each batch.
+        `observe` is called after each batch.
         """
-        self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
+        self._translate, self._observe = translate, observe
         self._waiting: list[BatchLine] = []
         self._arrival = asyncio.Event()
         self._n_batches = 0
@@ -101,8 +98,8 @@ class BatchingWorker:
             self._waiting = [line for line in self._waiting if not line.result.done()]
             if not self._waiting:
                 return
-            remaining = min(line.created for line in self._waiting) + self._window - time.monotonic()
-            if remaining > 0 and len(self._waiting) < self._max_lines:
+            remaining = min(line.created for line in self._waiting) + WINDOW_SECONDS - time.monotonic()
+            if remaining > 0 and len(self._waiting) < MAX_BATCH_LINES:
                 self._arrival.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._arrival.wait(), remaining)
@@ -121,7 +118,7 @@ class BatchingWorker:
         for line in self._waiting:
             if line.options == self._waiting[0].options:
                 room -= line.length
-                if batch and (room < 0 or len(batch) == self._max_lines):
+                if batch and (room < 0 or len(batch) == MAX_BATCH_LINES):
                     break
                 batch.append(line)
         taken = set(batch)

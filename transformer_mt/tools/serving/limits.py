@@ -38,13 +38,13 @@ SECURITY_HEADERS = {
 class Limits:
     """Limits of a request, and of all requests together."""
 
-    max_characters: int = 10_000
+    max_characters: int
     """Characters of a request."""
-    max_requests: int = 128
+    max_requests: int
     """Requests that are translated or wait."""
-    timeout: float = 60.0
+    timeout: float
     """Seconds for the translation of a request."""
-    max_connections: int = 1000
+    max_connections: int
     """Open connections."""
 
     @property

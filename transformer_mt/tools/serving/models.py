@@ -5,16 +5,12 @@ Only this module of the server knows the translator.
 
 from __future__ import annotations
 
-import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.text_stages import TranslatedPart, Translation
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -24,7 +20,7 @@ from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, make_segments, parse_document, protect_elements
 from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, NBest, SourceLine
 from transformer_mt.tools.serving.language_pairs import LanguagePair
-from transformer_mt.tools.serving.schemas import TranslatedSegment, TranslateRequest
+from transformer_mt.tools.serving.schemas import TranslateRequest
 
 
 @dataclass(frozen=True)
@@ -76,40 +72,17 @@ class ServedModel:
         return translator.n_best(
             [line.text for line in lines],
             [line.position + 1 for line in lines],
-            alignments=options.alignments,
-            scores=options.scores,
+            scores=False,
             is_cancelled=lambda index: lines[index].result.cancelled(),
             n_best=options.n_best,
         )
 
     def check_request(self, request: TranslateRequest) -> None:
         """Raise `UserError` if the model cannot do what a request asks for."""
-        if not self.loaded.has_alignments:
-            if request.alignment:
-                raise UserError("alignment: CTranslate2 has no word alignments; serve the run with --engine auto")
-            if request.format == "html":
-                raise UserError(
-                    "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto"
-                )
-
-    def make_segments(
-        self, pair: LanguagePair, source: SourceText, lines: Sequence[NBest], *, confidence: bool
-    ) -> list[TranslatedSegment]:
-        """Return each part of the lines of a text with details of its best translation."""
-        tokenizer = self.loaded.translators[pair].tokenizers.tgt
-        segments: list[TranslatedSegment] = []
-        for number, (line, (best, *_)) in enumerate(zip(source.lines, lines, strict=True)):
-            whole = TranslatedPart(line if isinstance(line, str) else line.surface, best.text, best)
-            for i, part in enumerate(best.parts or (whole,)):
-                segment = TranslatedSegment(
-                    source=part.source,
-                    target=f"\n{part.target}" if number and not i else part.target,
-                    alignment=part.translation.alignment,
-                    probability=_round_probability(part.translation.score_per_token) if confidence else None,
-                    words=_word_probabilities(tokenizer, part.translation) if confidence else None,
-                )
-                segments.append(segment)
-        return segments
+        if request.format == "html" and not self.loaded.has_alignments:
+            raise UserError(
+                "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto"
+            )
 
     def reload(self) -> bool:
         """Load the folder again if its checkpoint has changed. Return whether it had.
@@ -182,22 +155,6 @@ class SourceText:
             else:
                 texts[fill_document(self.document, translated, rank)] = None
         return [*texts]
-
-
-def _word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
-    """Return the geometric mean of the token probabilities of each word, EOS left out."""
-    ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
-    words = target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids])
-    scores: list[list[float]] = [[] for _ in translation.text.split()]
-    for word, score in zip(words, translation.token_scores, strict=False):
-        if word < len(scores):
-            scores[word].append(score)
-    return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
-
-
-def _round_probability(log_probability: float) -> float:
-    """Return a probability with four decimals; 0 if the model's output was NaN."""
-    return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)
 
 
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:

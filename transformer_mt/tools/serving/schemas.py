@@ -53,8 +53,6 @@ class TranslateRequest(TextRequest):
         default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
     )
     tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
-    alignment: bool = Field(default=False, description="add segments with the word alignment")
-    confidence: bool = Field(default=False, description="add segments with probabilities")
 
 
 class DetectRequest(TextRequest):
@@ -68,18 +66,6 @@ class DetectedLanguage(ApiModel):
     confidence: float = Field(description="probability in per cent", ge=0, le=100)
 
 
-class TranslatedSegment(ApiModel):
-    """A chunk of a text that was translated at once. The targets of all segments together are the translation."""
-
-    source: str
-    target: str = Field(description="translation, with the white space before it")
-    alignment: list[tuple[int, int]] | None = Field(
-        default=None, description="pairs of a source word and a target word, counted from 0 in the segment"
-    )
-    probability: float | None = Field(default=None, description="geometric mean of the token probabilities")
-    words: list[float] | None = Field(default=None, description="the same mean for each word of the target")
-
-
 class TranslateResponse(ApiModel):
     """Translations: lists if `q` is a list."""
 
@@ -87,9 +73,6 @@ class TranslateResponse(ApiModel):
     alternatives: list[str] | list[list[str]] | None = Field(default=None, description="if requested")
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = Field(  # noqa: N815
         default=None, description="if the source is auto"
-    )
-    segments: list[TranslatedSegment] | list[list[TranslatedSegment]] | None = Field(
-        default=None, description="if alignment or confidence is requested"
     )
 
 
@@ -99,18 +82,6 @@ class Language(ApiModel):
     code: str
     name: str
     targets: list[str]
-
-
-class ServedLanguagePair(ApiModel):
-    """A language pair that the server translates."""
-
-    source: str
-    target: str
-    tag: str | None
-    model: str = Field(description="name of the folder")
-    version: str = Field(description="checkpoint with a checksum")
-    alignments: bool
-    maxAlternatives: int  # noqa: N815
 
 
 class Status(ApiModel):

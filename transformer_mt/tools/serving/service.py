@@ -17,16 +17,10 @@ from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, Languag
 from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions, NBest
 from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.limits import ApiKeys, Limits
-from transformer_mt.tools.serving.models import (
-    ServedModel,
-    SourceText,
-    iterate_language_pairs,
-)
+from transformer_mt.tools.serving.models import ServedModel, SourceText
 from transformer_mt.tools.serving.schemas import (
     DetectedLanguage,
     Language,
-    ServedLanguagePair,
-    TranslatedSegment,
     TranslateRequest,
     TranslateResponse,
 )
@@ -86,12 +80,6 @@ class RoutedText(NamedTuple):
         """Return the different translations of the text, the best first."""
         return self.source.join_n_best(lines) if self.route else [self.source.text]
 
-    def make_segments(self, lines: Sequence[NBest], *, confidence: bool) -> list[TranslatedSegment]:
-        """Return each part of the text with details of its best translation."""
-        if self.route is None:
-            return []
-        return self.route.model.make_segments(self.route.language_pair, self.source, lines, confidence=confidence)
-
 
 class TranslationService:
     """The models of the server, each with its worker."""
@@ -102,8 +90,6 @@ class TranslationService:
         limits: Limits,
         keys: ApiKeys | None = None,
         *,
-        window: float = 0.003,
-        max_batch_lines: int = 64,
         log_text: bool = False,
     ) -> None:
         self.models, self.limits, self.keys, self.log_text = models, limits, keys, log_text
@@ -112,9 +98,7 @@ class TranslationService:
         self.n_running = 0
         self._routes: dict[LanguagePair, ModelRoute] = {}
         for model in models:
-            worker = BatchingWorker(
-                model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
-            )
+            worker = BatchingWorker(model.translate, self.metrics.observe_batch)
             self._routes |= {pair: ModelRoute(pair, model, worker) for pair in model.language_pairs}
 
     def close(self) -> None:
@@ -147,21 +131,6 @@ class TranslationService:
         for pair in self._routes:
             targets.setdefault(pair.source, {})[pair.target] = None
         return [Language(code=code, name=language_name(code), targets=[*known]) for code, known in targets.items()]
-
-    def language_pairs(self) -> list[ServedLanguagePair]:
-        """Return the language pairs with their models."""
-        return [
-            ServedLanguagePair(
-                source=pair.source,
-                target=pair.target,
-                tag=pair.tag,
-                model=model.path.resolve().name,
-                version=model.loaded.version,
-                alignments=model.loaded.has_alignments,
-                maxAlternatives=model.loaded.max_alternatives,
-            )
-            for pair, model in iterate_language_pairs(self.models)
-        ]
 
     def detect(self, text: str) -> list[DetectedLanguage]:
         """Return the likely languages of a text, the most likely first."""
@@ -207,9 +176,6 @@ class TranslationService:
         self.check_length(request.texts)
         if not any(text.strip() for text in request.texts):
             raise HTTPException(400, "q: there is no text to translate")
-        for name in ("alignment", "confidence"):
-            if request.format == "html" and getattr(request, name):
-                raise HTTPException(400, f"{name}: is for text; leave it out, or send format: text")
 
     @asynccontextmanager
     async def _limit_work(self) -> AsyncGenerator[None]:
@@ -253,8 +219,7 @@ class TranslationService:
             return []
         pair, model, worker = text.route
         n_best = 1 + min(request.alternatives, model.loaded.max_alternatives)
-        is_document = request.format == "html"
-        options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
+        options = BatchOptions(pair, n_best, is_document=request.format == "html")
         lengths = text.source.lengths
         self.metrics.characters.labels(str(pair)).inc(sum(lengths))
         return await worker.run(options, text.source.lines, lengths)
@@ -265,20 +230,16 @@ class TranslationService:
     ) -> TranslateResponse:
         best: list[str] = []
         others: list[list[str]] = []
-        segments: list[list[TranslatedSegment]] = []
         for text, found in zip(texts, lines, strict=True):
             n_best = text.join_n_best(found)
             best.append(n_best[0])
             others.append(n_best[1:])
-            if request.alignment or request.confidence:
-                segments.append(text.make_segments(found, confidence=request.confidence))
         detected = [text.detected for text in texts if text.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateResponse(
             translatedText=best if is_list else best[0],
             alternatives=None if not request.alternatives else others if is_list else others[0],
             detectedLanguage=None if not detected else detected if is_list else detected[0],
-            segments=None if not segments else segments if is_list else segments[0],
         )
 
 

@@ -5,7 +5,6 @@
 const TYPING_PAUSE = 300; // milliseconds without a key before the text is translated
 const BATCH_LINES = 50; // lines of a file in one request
 const RETRIES = 20; // of a request that the server is too busy for
-const SPACE = /([\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)/; // separates words
 
 const element = (id) => document.getElementById(id);
 const form = element("form");
@@ -13,8 +12,7 @@ const text = element("text");
 const output = element("translation");
 const maxCharacters = Number(form.dataset.maxCharacters);
 
-let segments = []; // of the shown translation
-let models = [];
+let languages = []; // source languages with their targets
 let pending = null; // AbortController of the newest request
 let timer = 0;
 
@@ -41,12 +39,6 @@ function pair() {
   return { source: element("source").value, target: element("target").value };
 }
 
-function options() {
-  const { source, target } = pair();
-  const fitting = models.filter((one) => one.target === target && (source === "auto" || one.source === source));
-  return { alignment: fitting.length > 0 && fitting.every((one) => one.alignments), confidence: true };
-}
-
 // --- live translation -----------------------------------------------------------------------------------------------
 
 function translateSoon() {
@@ -61,16 +53,16 @@ async function translate() {
   const controller = new AbortController();
   pending = controller;
   if (!text.value.trim()) {
-    show([], "");
+    show("", "");
     return;
   }
   output.classList.add("stale");
   element("status").textContent = "Translating …";
   try {
-    const answer = await post({ q: text.value, ...pair(), ...options() }, controller.signal);
+    const answer = await post({ q: text.value, ...pair() }, controller.signal);
     if (pending !== controller) return;
     const detected = answer.detectedLanguage;
-    show(answer.segments, detected ? `Detected: ${languageName(detected.language)}` : "");
+    show(answer.translatedText, detected ? `Detected: ${languageName(detected.language)}` : "");
   } catch (problem) {
     if (pending !== controller || problem.name === "AbortError") return;
     element("status").textContent = "";
@@ -78,12 +70,12 @@ async function translate() {
   }
 }
 
-function show(found, detected) {
-  segments = found;
+function show(translation, detected) {
+  output.classList.remove("stale");
+  output.textContent = translation;
   element("detected").textContent = detected;
   element("status").textContent = "";
   element("error").textContent = "";
-  render();
 }
 
 function showError(problem) {
@@ -99,94 +91,6 @@ function showCount() {
 function languageName(code) {
   const option = [...element("source").options].find((one) => one.value === code);
   return option ? option.textContent : code;
-}
-
-// --- words ----------------------------------------------------------------------------------------------------------
-
-function render() {
-  output.classList.remove("stale");
-  output.replaceChildren();
-  segments.forEach((segment, number) => {
-    let index = 0;
-    for (const part of segment.target.split(SPACE)) {
-      if (part && !SPACE.test(part)) {
-        output.append(makeTargetWord(part, number, index));
-        index += 1;
-      } else {
-        output.append(part);
-      }
-    }
-  });
-  const words = targetWords();
-  if (words.length > 0) words[0].tabIndex = 0;
-  element("aligned").hidden = words.length === 0;
-  showSource(0);
-}
-
-function makeTargetWord(word, segment, index) {
-  const span = document.createElement("span");
-  span.className = "word";
-  span.textContent = word;
-  span.tabIndex = -1; // the arrow keys move between words
-  Object.assign(span.dataset, { segment, index });
-  const probability = (segments[segment].words || [])[index];
-  if (probability !== undefined) {
-    span.style.setProperty("--uncertainty", String(Math.max(0, Math.min(1, (0.8 - probability) / 0.6))));
-    span.title = `probability ${Math.round(100 * probability)} %`;
-  }
-  return span;
-}
-
-const targetWords = () => [...output.querySelectorAll(".word")];
-
-function showSource(number) {
-  const line = element("source-words");
-  if (line.dataset.shown === String(number) && line.segment === segments[number]) return;
-  line.dataset.shown = String(number);
-  line.segment = segments[number];
-  line.replaceChildren();
-  if (!segments[number]) return;
-  let index = 0;
-  for (const part of segments[number].source.trim().split(SPACE)) {
-    if (part && !SPACE.test(part)) {
-      const span = document.createElement("span");
-      span.className = "word";
-      span.textContent = part;
-      Object.assign(span.dataset, { segment: number, index });
-      line.append(span);
-      index += 1;
-    } else {
-      line.append(part);
-    }
-  }
-}
-
-function link(word) {
-  for (const one of document.querySelectorAll(".word.linked")) one.classList.remove("linked");
-  if (!word) return;
-  const number = Number(word.dataset.segment);
-  const index = Number(word.dataset.index);
-  const isTarget = output.contains(word);
-  if (isTarget) showSource(number);
-  word.classList.add("linked");
-  for (const [source, target] of (segments[number] && segments[number].alignment) || []) {
-    if ((isTarget ? target : source) !== index) continue;
-    const others = isTarget ? element("source-words") : output;
-    const selector = `.word[data-segment="${number}"][data-index="${isTarget ? source : target}"]`;
-    const other = others.querySelector(selector);
-    if (other) other.classList.add("linked");
-  }
-}
-
-const wordOf = (event) => (event.target instanceof Element ? event.target.closest(".word") : null);
-
-function moveFocus(word, step) {
-  const words = targetWords();
-  const next = words[words.indexOf(word) + step];
-  if (!next) return;
-  word.tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
 }
 
 // --- files ----------------------------------------------------------------------------------------------------------
@@ -273,7 +177,7 @@ async function copy() {
 
 function showSwap() {
   const { source, target } = pair();
-  element("swap").hidden = !models.some((one) => one.source === target && one.target === source);
+  element("swap").hidden = !languages.some((one) => one.code === target && one.targets.includes(source));
 }
 
 function swap() {
@@ -292,28 +196,12 @@ text.addEventListener("input", translateSoon);
 for (const id of ["source", "target"]) element(id).addEventListener("change", () => (showSwap(), translate()));
 element("swap").addEventListener("click", swap);
 element("copy").addEventListener("click", copy);
-element("shade").addEventListener("change", (event) => output.classList.toggle("shaded", event.target.checked));
 element("file").addEventListener("change", (event) => event.target.files[0] && translateFile(event.target.files[0]));
 element("cancel").addEventListener("click", () => fileWork && fileWork.abort());
-for (const area of [output, element("source-words")]) {
-  area.addEventListener("pointerover", (event) => link(wordOf(event)));
-  area.addEventListener("pointerleave", () => link(null));
-}
-output.addEventListener("focusin", (event) => link(wordOf(event)));
-output.addEventListener("focusout", () => link(null));
-output.addEventListener("keydown", (event) => {
-  const word = wordOf(event);
-  if (!word) return;
-  const isRightToLeft = getComputedStyle(output).direction === "rtl";
-  const step = { ArrowRight: isRightToLeft ? -1 : 1, ArrowLeft: isRightToLeft ? 1 : -1 }[event.key];
-  if (!step) return;
-  moveFocus(word, step);
-  event.preventDefault();
-});
-fetch("models")
+fetch("languages")
   .then((answer) => answer.json())
   .then((found) => {
-    models = found;
+    languages = found;
     showSwap();
     if (text.value.trim()) translate();
   })
