@@ -22,20 +22,17 @@ from transformer_mt.flows.plan import (
     list_event_steps,
 )
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import measure_folder
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.trainer import StepDone
 
 QUICKSTART = configuration.find_preset("quickstart")
 MEASURED = Measurements(
     setup_seconds=1,
-    cache_bytes=10,
     step_seconds=1,
     tokens_per_second=1000,
     padding=0.1,
     validation_seconds=1,
     checkpoint_seconds=1,
-    checkpoint_bytes=10,
     peak_bytes=10,
 )
 BIG_ENOUGH = Plan(
@@ -44,7 +41,7 @@ BIG_ENOUGH = Plan(
     precision="fp32",
     threads=1,
     measured=MEASURED,
-    parameters={},
+    parameters=1,
     memory=MemoryPrediction((1, 1, 1), 10, 100, "cpu"),
     batch_tokens=2048,
     accumulate=1,
@@ -54,10 +51,6 @@ BIG_ENOUGH = Plan(
     may_stop_early=False,
     n_validations=2,
     n_checkpoints=2,
-    n_kept=2,
-    max_kept=2,
-    disk_free=100,
-    ctranslate2_problems=(),
 )
 
 
@@ -85,12 +78,8 @@ def tiny_plan(tiny: Path, scratch: Path) -> Plan:
 
 def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_tiny: Path) -> None:
     run = RunFolder(tiny_run)
-    assert sum(tiny_plan.parameters.values()) == run.read_metadata()["parameters"]
-    saved = [measure_folder(path) for path in run.list_checkpoint_folders().values()]
-    assert max(saved) - min(saved) < 1000
-    assert abs(tiny_plan.measured.checkpoint_bytes - saved[0]) < 1000
+    assert tiny_plan.parameters == run.read_metadata()["parameters"]
     assert (tiny_plan.steps, tiny_plan.n_validations, tiny_plan.n_checkpoints) == (12, 3, 3)
-    assert (tiny_plan.n_kept, tiny_plan.max_kept) == (3, 3)
     assert tiny_plan.n_pairs == 50
     log = (in_tiny / "train.log").read_text(encoding="utf-8")
     assert " x ".join(map(str, tiny_plan.memory.largest_batch)) in log
@@ -103,10 +92,9 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
     table = assert_succeeded(tmt("plan", "tiny.yaml"))
     rows = [re.split("  +", line.strip(), maxsplit=1) for line in table.splitlines() if "  " in line]
     found = {name: value for name, value in rows if name != "to change"}
-    assert found["parameters"] == f"{sum(tiny_plan.parameters.values()):,}"
+    assert found["parameters"] == f"{tiny_plan.parameters:,}"
     assert found["epoch"].endswith(" for 50 pairs")
     assert "12 steps" in found["time"]
-    assert found["export"] == "weights, ctranslate2"
     assert command.NOTE in table
     values: dict[str, Any] = json.loads(assert_succeeded(tmt("plan", "tiny.yaml", "--json")))
     assert values["hours"] == tiny_plan.hours
@@ -132,7 +120,6 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
         ({}, []),
         ({"memory": replace(BIG_ENOUGH.memory, n_bytes=None)}, ["memory: batches.tokens=1024 batches.accumulate=2 "]),
         ({"memory": replace(BIG_ENOUGH.memory, n_bytes=10**15)}, ["memory: "]),
-        ({"disk_free": 0}, ["disk: "]),
         ({"steps": 240_000, "n_validations": 0, "n_checkpoints": 0}, ["time: train.max_steps=86400 "]),
         ({"steps_per_epoch": 5000.0}, ["steps: an epoch has 5,000 steps"]),
     ],

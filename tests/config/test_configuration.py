@@ -66,7 +66,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: "),
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10"),
-        ("export: ctranslate2\nmodel:\n  qk_norm: yes\n", "x.yaml:4: model.qk_norm: "),
+        ("decoding: {engine: ctranslate2}\nmodel:\n  qk_norm: yes\n", "x.yaml:4: model.qk_norm: "),
         ("model:\n  norm_position: sublayer\n", "x.yaml:3: model.norm_position: was removed"),
         ("model: {encoder: {layer_drop: 0.1}}\n", "x.yaml:2: model.encoder.layer_drop: LayerDrop was removed"),
     ],
@@ -393,7 +393,7 @@ def test_builtin_quickstart_equals_the_file_in_configs() -> None:
 # --- keys that may change on resume -----------------------------------------------------------------------------------
 
 MAY_CHANGE_ON_RESUME = {
-    *("name", "runs_dir", "device", "compile", "threads", "export"),
+    *("name", "runs_dir", "device", "compile", "threads"),
     *("data.cache_dir", "data.max_bad_rows"),
     *("train.max_steps", "train.max_epochs", "train.save_every", "train.log_every"),
     "train.cuda_graphs",

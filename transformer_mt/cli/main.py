@@ -30,7 +30,7 @@ GROUPS = {
         "init": "write a configuration that trains, or fine-tunes, on your sentence pairs",
         "check": "find problems in a corpus, and write a repaired copy",
         "prepare": "encode the data of a training in advance, on several processes",
-        "plan": "predict the time, memory and disk of a training",
+        "plan": "predict the time and memory of a training",
     },
     "train": {
         "import": "import a pretrained model of another toolkit, to use or fine-tune it",

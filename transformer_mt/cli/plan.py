@@ -26,10 +26,10 @@ SAMPLING_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Command):
-    """Measure a few steps, and predict the time, memory and disk of a training.
+    """Measure a few steps, and predict the time and memory of a training.
 
     The command sets up the training in a temporary folder, validates once, takes 25 steps and saves a checkpoint. It
-    prints parameters, memory, speed, hours, disk and export formats, and what to change if the training does not fit.
+    prints parameters, memory, speed and hours, and what to change if the training does not fit.
     The folder is deleted at the end. Other programs on the machine lower the measured speed.
     """
 
@@ -52,8 +52,7 @@ class Plan(Command):
         plan = make_plan(config)
         advice = list(advise(plan))
         if self.json:
-            derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes")}
-            derived["fits_memory"] = plan.memory.fits
+            derived = {"hours": plan.hours, "fits_memory": plan.memory.fits}
             print_json({**asdict(plan), **derived, "advice": advice})
         else:
             rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
@@ -67,9 +66,7 @@ def _make_rows(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     measured, memory = plan.measured, plan.memory
     yield "run", plan.name
     yield "machine", f"{plan.hardware} (device {memory.device}, precision {plan.precision}, threads {plan.threads})"
-    yield "parameters", f"{sum(plan.parameters.values()):,}"
-    for part, count in plan.parameters.items():
-        yield f"  {part}", f"{count:,}"
+    yield "parameters", f"{plan.parameters:,}"
     needed = "more than there is" if memory.n_bytes is None else f"{format_bytes(memory.n_bytes)}*"
     yield "memory", f"{needed} of {format_bytes(memory.available)}"
     pairs, src, tgt = memory.largest_batch
@@ -81,15 +78,6 @@ def _make_rows(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     yield "  set-up", f"{measured.setup_seconds:.0f} s* in addition: reading, vocabulary, encoding"
     yield "  validations", f"{plan.n_validations:,}, {measured.validation_seconds:.1f} s* each"
     yield "  checkpoints", f"{plan.n_checkpoints:,}, {measured.checkpoint_seconds:.1f} s* each"
-    disk, max_disk = format_bytes(plan.disk_bytes), format_bytes(plan.max_disk_bytes)
-    yield "disk", disk if disk == max_disk else f"{disk}, at most {max_disk}"
-    yield "  free", format_bytes(plan.disk_free)
-    kept = f"{plan.n_kept}" if plan.n_kept == plan.max_kept else f"{plan.n_kept} to {plan.max_kept}"
-    yield "  checkpoint", f"{format_bytes(measured.checkpoint_bytes)}*, {kept} at a time"
-    yield "  cached text", f"{format_bytes(measured.cache_bytes)}*"
-    yield "export", "weights" if plan.ctranslate2_problems else "weights, ctranslate2"
-    for problem in plan.ctranslate2_problems:
-        yield "  not ctranslate2", problem
 
 
 def _format_time(plan: TrainingPlan) -> str:

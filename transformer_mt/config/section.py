@@ -182,6 +182,7 @@ REMOVED = {
         [f"loss.{name}" for name in ("consistency", "consistency_weight", "cutoff")],
         "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead",
     ),
+    "export": "was removed: delete this key; `tmt export` refuses what it cannot write",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

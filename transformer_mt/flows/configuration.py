@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -174,8 +174,6 @@ class Config(Section):
     """torch.compile for each layer: layers (CUDA only), off, or auto (layers on CUDA for 1,000 steps and more)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """number of CPU threads of PyTorch; auto: one per physical core when the run is created"""
-    export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
-    """planned export format; ctranslate2: refuse to train with settings that it does not support; null: no check"""
     data: DataSection
     """sentence pairs for training, validation and test"""
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -218,12 +216,9 @@ class Config(Section):
         yield from self._find_data_conflicts()
         for key, message in self.scoring.find_problems(self.data.tgt_lang):
             yield ("scoring", key), message
-        for setting, is_set in {
-            "export: ctranslate2": self.export is not None,
-            "decoding.engine: ctranslate2": self.decoding.engine == "ctranslate2",
-        }.items():
-            for section, key, message in self.unsupported_by_ctranslate2() if is_set else ():
-                yield (section, key), f"{message}, or leave out {setting}"
+        if self.decoding.engine == "ctranslate2":
+            for section, key, message in self.unsupported_by_ctranslate2():
+                yield (section, key), f"{message}, or leave out decoding.engine: ctranslate2"
         for key, message in self.schedule.find_problems(self.train.max_steps):
             yield ("schedule", key), message
 

@@ -204,12 +204,7 @@ def _check_ctranslate2(source: RunFolder) -> Config:
     config = configuration.load_run(source)
     if problems := list(config.unsupported_by_ctranslate2()):
         lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
-        remedy = (
-            "(train a new run; with export: ctranslate2 in its YAML, this is checked before the training)"
-            if any(section == "model" for section, *_ in problems)
-            else f"(change them in {source.config})"
-        )
-        raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n{remedy}")
+        raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}")
     return config
 
 

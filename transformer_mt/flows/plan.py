@@ -1,4 +1,4 @@
-"""The plan of a training before it starts: memory, speed, time and disk, from a few measured steps.
+"""The plan of a training before it starts: memory, speed and time, from a few measured steps.
 
 Everything is written to a scratch folder in the system's temporary folder, which is deleted at the end.
 """
@@ -6,24 +6,19 @@ Everything is written to a scratch folder in the system's temporary folder, whic
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation
 from transformer_mt.flows.train import TrainingParts, make_trainer, set_up
 from transformer_mt.flows.warm_start import find_warm_start
-from transformer_mt.model.model_config import Part
-from transformer_mt.model.transformer import Transformer, find_part
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import describe_hardware, detect_allocator
-from transformer_mt.system.files import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
 from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.distributed import Ranks
@@ -49,13 +44,11 @@ class Measurements:
     """Results of the measurements: set-up, steps after the warm-up, a validation and a checkpoint."""
 
     setup_seconds: float  # reading the text, learning the vocabulary, encoding
-    cache_bytes: int
     step_seconds: float  # a step with the mean number of positions of an epoch
     tokens_per_second: float  # target tokens without padding
     padding: float  # share of the positions of a batch
     validation_seconds: float  # of all validation pairs
     checkpoint_seconds: float
-    checkpoint_bytes: int
     peak_bytes: int  # memory of all these
 
 
@@ -68,7 +61,7 @@ class Plan:
     precision: str
     threads: int
     measured: Measurements
-    parameters: dict[str, int]  # by part of the model
+    parameters: int
     memory: MemoryPrediction  # of the whole training, see `predict_training_memory`
     batch_tokens: int  # `batches.tokens`, without `auto`
     accumulate: int  # batches per step
@@ -78,20 +71,6 @@ class Plan:
     may_stop_early: bool
     n_validations: int
     n_checkpoints: int  # saved during the training
-    n_kept: int  # checkpoints at the same time, if the best one is among the last ones
-    max_kept: int  # otherwise
-    disk_free: int
-    ctranslate2_problems: tuple[str, ...]  # keys and reasons that prevent the export to CTranslate2
-
-    @property
-    def disk_bytes(self) -> int:
-        """Return the bytes of the run and its cache on the disk."""
-        return self.n_kept * self.measured.checkpoint_bytes + self.measured.cache_bytes
-
-    @property
-    def max_disk_bytes(self) -> int:
-        """Return the bytes on the disk if the best checkpoint is none of the last ones."""
-        return self.max_kept * self.measured.checkpoint_bytes + self.measured.cache_bytes
 
     @property
     def hours(self) -> float | None:
@@ -108,22 +87,22 @@ def make_plan(requested: Config) -> Plan:
     Raises `UserError` for mistakes that would also stop the training.
     """
     with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:
-        run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
+        run = RunFolder(Path(scratch) / "run")
         run.path.mkdir()
-        data = requested.data.model_copy(update={"cache_dir": str(cache)})
+        data = requested.data.model_copy(update={"cache_dir": str(Path(scratch) / "cache")})
         config = requested.model_copy(update={"runs_dir": scratch, "data": data})
         warm_start = find_warm_start(run, config, restart=False) if config.train.init_from else None
         start = time.perf_counter()
         parts = set_up(run, config, Ranks(), warm_start)
         log_rank0(f"measuring: a validation, {WARM_UP_STEPS + MEASURED_STEPS} steps and a checkpoint")
-        measured = measure_training(run, parts, time.perf_counter() - start, measure_folder(cache))
-    return _derive_plan(parts, measured, read_free_disk_bytes(find_existing_parent(Path(requested.runs_dir))))
+        measured = measure_training(run, parts, time.perf_counter() - start)
+    return _derive_plan(parts, measured)
 
 
 # --- measurements -----------------------------------------------------------------------------------------------------
 
 
-def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float, cache_bytes: int) -> Measurements:
+def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float) -> Measurements:
     """Validate, take steps and save a checkpoint in the run folder."""
     trainer = make_trainer(run, parts, Ranks(), SilentMetricsLogger(run, None))
     validation_seconds = measure_validation(parts)  # before the steps: an untrained model reaches the length limit
@@ -135,13 +114,11 @@ def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float,
     trainer.writer.wait()
     return Measurements(
         setup_seconds=setup_seconds,
-        cache_bytes=cache_bytes,
         step_seconds=window.seconds / window.total("n_padded") * n_padded_per_epoch / parts.steps_per_epoch,
         tokens_per_second=window.total("n_tgt") / window.seconds,
         padding=window.scalars()["train/padding"],
         validation_seconds=validation_seconds,
         checkpoint_seconds=time.perf_counter() - start,
-        checkpoint_bytes=measure_folder(run.checkpoints),
         peak_bytes=memory.read_peak(parts.machine.device),
     )
 
@@ -177,19 +154,11 @@ def measure_validation(parts: TrainingParts) -> float:
     return seconds * len(corpus) / n_pairs
 
 
-def count_parameters(model: Transformer) -> dict[str, int]:
-    """Return the number of parameters by part. A shared matrix is counted once, with the embeddings."""
-    counts: dict[str, int] = dict.fromkeys(get_args(Part), 0)
-    for name, parameter in model.named_parameters():
-        counts[find_part(name)] += parameter.numel()
-    return {part: count for part, count in counts.items() if count}
-
-
 # --- derived values ---------------------------------------------------------------------------------------------------
 
 
-def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -> Plan:
-    config, machine, keep = parts.config, parts.machine, parts.config.keep
+def _derive_plan(parts: TrainingParts, measured: Measurements) -> Plan:
+    config, machine = parts.config, parts.machine
     steps = parts.n_steps
     n_validations, n_checkpoints = count_events(config, steps, parts.steps_per_epoch) if steps else (0, 0)
     return Plan(
@@ -198,7 +167,7 @@ def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -
         precision=machine.precision,
         threads=machine.threads,
         measured=measured,
-        parameters=count_parameters(parts.model),
+        parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
         memory=predict_training_memory(parts.memory, measured.peak_bytes),
         batch_tokens=config.batches.token_budget,
         accumulate=config.batches.accumulate,
@@ -208,12 +177,6 @@ def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -
         may_stop_early=config.validation.patience is not None,
         n_validations=n_validations,
         n_checkpoints=n_checkpoints,
-        n_kept=min(max(keep.best, keep.last) + 1, n_checkpoints or sys.maxsize),
-        max_kept=min(keep.best + keep.last + 1, n_checkpoints or sys.maxsize),
-        disk_free=disk_free,
-        ctranslate2_problems=tuple(
-            f"{section}.{key}: {reason}" for section, key, reason in config.unsupported_by_ctranslate2()
-        ),
     )
 
 
@@ -250,15 +213,12 @@ def list_event_steps(interval: Interval, steps: int, per_epoch: float) -> Collec
 
 
 def advise(plan: Plan) -> Iterator[str]:
-    """Yield what to change if the training does not fit into memory, disk or a day."""
+    """Yield what to change if the training does not fit into memory or a day."""
     if not plan.memory.fits:
         yield (
             f"memory: batches.tokens={plan.batch_tokens // 2} batches.accumulate={plan.accumulate * 2} halves a batch "
             "and keeps the step; data.max_length drops the longest pairs"
         )
-    if plan.max_disk_bytes > plan.disk_free:
-        missing = format_bytes(plan.max_disk_bytes - plan.disk_free)
-        yield f"disk: {missing} are missing; keep.last=1 keeps fewer checkpoints, runs_dir=DIR writes to another disk"
     if plan.hours is not None and plan.hours > LONG_HOURS:
         steps = int(LONG_HOURS / plan.hours * (plan.steps or 0))
         yield f"time: train.max_steps={steps} takes {LONG_HOURS:g} hours here; a GPU or a smaller model takes less"
