@@ -428,13 +428,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_terms_are_used_and_counted(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+def test_terms_are_used(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
     done = tmt("translate", tiny_run, "two seven two", "one", "--glossary", "terms.tsv")
     assert_succeeded(done)
     first, *_ = done.stdout.split("\n")
     words = first.replace(".", "").lower().split()
     assert "seven" in words and sum(word in ("drei", "vier") for word in words) >= 2
-    assert "terms used: 2 of 2" in done.stderr
 
 
 @pytest.mark.parametrize(

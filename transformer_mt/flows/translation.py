@@ -36,7 +36,7 @@ from transformer_mt.system.log import ProgressReport, log, log_rank0
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
     from transformer_mt.decoding.engine import TorchEngine
     from transformer_mt.decoding.interface import LoadedRun
-    from transformer_mt.decoding.text_stages import TextStage, Translation
+    from transformer_mt.decoding.text_stages import TextStage
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary
@@ -239,8 +239,6 @@ def translate_lines(translator: Translator, lines: Iterator[Line | None], task: 
         is_interactive=task.is_interactive,
         progress=progress,
     )
-    if windows.n_terms:
-        log_rank0(f"tmt: terms used: {windows.n_used_terms:,} of {windows.n_terms:,}")
 
 
 @dataclass
@@ -253,8 +251,6 @@ class WindowTranslator:
     format: Format
     glossary: Glossary | None
     has_warned: bool = field(default=False, init=False)  # of a text in another language
-    n_terms: int = field(default=0, init=False)  # in the sources
-    n_used_terms: int = field(default=0, init=False)  # of those, in the best translations
 
     @classmethod
     def make(cls, translator: Translator, task: LineTask, progress: ProgressReport) -> WindowTranslator:
@@ -296,7 +292,6 @@ class WindowTranslator:
         output: list[str] = []
         for number, line, n_best in zip(line_numbers, window, n_best_lists, strict=True):
             output += self.format.lines(number, line.src, n_best)
-            self._count_terms(line.src, n_best[0])
         return "".join(f"{line}\n" for line in output)
 
     def score(self, window: Sequence[Line], first_number: int) -> str:
@@ -318,16 +313,6 @@ class WindowTranslator:
 
     def _warn_of_language(self, text: str) -> None:
         self.has_warned = warn_of_other_language(self.translator, text)
-
-    def _count_terms(self, source: str, best: Translation) -> None:
-        if self.glossary is None:
-            return
-        from transformer_mt.tools.markup.elements import to_marked_text
-
-        marked = to_marked_text(self.translator.read(source))
-        used, needed = self.glossary.count_used(marked, to_marked_text(best.content))
-        self.n_used_terms += used
-        self.n_terms += needed
 
 
 def warn_of_other_language(translator: Translator, text: str, name: str = "the text") -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import Role, Span, mark
 from transformer_mt.tools.markup.glossary import Glossary
 
 
@@ -91,28 +90,3 @@ def test_matching_equals_a_regular_expression(tmp_path: Path) -> None:
         pattern = re.compile(rf"\b(?:{'|'.join(longest_first)})\b", re.IGNORECASE)
         text = " ".join(rng.choices([*words, "a,", "(b)"], k=20))
         assert found(glossary, text) == pattern.findall(text)
-
-
-def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
-    glossary = read(tmp_path, "hot dog\tx")
-    tags = mark("<b>hot</b> dog", [Span(0, 3, Role.OPENING, "b"), Span(6, 10, Role.CLOSING, "b")])
-    placeholder = mark("hot {n} dog, hot dog", [Span(4, 7)])
-    for text in (tags, placeholder):
-        assert glossary.count_used(text, mark("x", [])) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("translation", "expected"),
-    [
-        ("Der Hund und die Hunde", 2),
-        ("Hund, Hündin", 1),
-        ("Hundehütte, Schäferhund", 0),
-        ("Das Haus, der Hund", 2),
-        ("Hund-Hund", 2),
-        ("DAS HAUS, DER HUND, HUNDEHÜTTE", 2),
-    ],
-)
-def test_each_term_needs_an_occurrence_of_its_own(tmp_path: Path, translation: str, expected: int) -> None:
-    glossary = read(tmp_path, "dog\tHund|Hunde", "the house\tdas Haus")
-    marked = [mark(text, []) for text in ("The house, a dog and a dog", translation)]
-    assert glossary.count_used(*marked) == (expected, 3)

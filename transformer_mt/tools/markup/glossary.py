@@ -7,10 +7,8 @@ or anywhere in a script without spaces. The longest term at a position is taken,
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,11 +18,10 @@ from transformer_mt.data.tables import are_quoted
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.scripts import UNSPACED
-from transformer_mt.tools.markup.elements import MarkedText, Role, Span
+from transformer_mt.tools.markup.elements import Span
 
 MAX_TERM_CHARACTERS = 200  # of a source or of a variant
 OPTIONS = ("case", "keep")
-ELEMENT_MASK = "\ufffc"  # replaces a single element, which no term may contain
 
 WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
 """A character of a word, in scripts with spaces. U+FFFD is a part of a character that a token has cut."""
@@ -110,16 +107,6 @@ class Glossary:
         """Yield the terms in a text that have the option keep, as protected elements."""
         return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
 
-    def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
-        """Return the number of terms used in the translation, and the number of terms in the source.
-
-        A term may have markup tags inside, but no single element.
-        """
-        needed = Counter(match.entry.variants for match in self.find(_mask_elements(source)))
-        text = normalize(_mask_elements(translation))
-        used = sum(min(n, len(_pattern_of(variants).findall(text))) for variants, n in needed.items())
-        return used, needed.total()
-
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
         """Return the term that a part of a text is. A case-sensitive one comes first."""
         surface = normalize(text[start:end])
@@ -132,26 +119,6 @@ class Glossary:
 def normalize(text: str) -> str:
     """Return a text in Unicode form NFC, with single spaces between words."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
-
-
-def _mask_elements(text: MarkedText) -> str:
-    """Return a text without its markup tags, and with `ELEMENT_MASK` in place of each other element."""
-    is_single = [element.role is Role.SINGLE for element in text.elements]
-    return "".join(part if isinstance(part, str) else ELEMENT_MASK if is_single[part] else "" for part in text.parts)
-
-
-@lru_cache(maxsize=4096)
-def _pattern_of(variants: tuple[str, ...]) -> regex.Pattern[str]:
-    """Return a pattern of the variants of a term as whole words. The first letter may be a capital, or all."""
-
-    def pattern(variant: str) -> str:
-        before, after = (rf"(?<!{WORD})", rf"(?!{WORD})")
-        forms = variant, variant[0].upper() + variant[1:], variant.upper()
-        text = "|".join(map(regex.escape, dict.fromkeys(forms)))
-        is_start, is_end = (regex.match(WORD, letter) for letter in (variant[0], variant[-1]))
-        return f"{before if is_start else ''}(?:{text}){after if is_end else ''}"
-
-    return regex.compile("|".join(map(pattern, sorted(variants, key=len, reverse=True))))
 
 
 def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
