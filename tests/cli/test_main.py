@@ -190,7 +190,7 @@ def test_no_help_imports_a_slow_package() -> None:
 CODE = """
 import json, sys
 from transformer_mt.cli.main import main
-sys.modules["ctranslate2"] = None  # not installed
+sys.modules["onnxscript"] = None  # not installed
 for command in json.loads(sys.argv[1]):
     try:
         main(command)
@@ -206,7 +206,7 @@ def test_wrong_arguments_are_refused_before_torch_is_imported(tiny_run: Path, tm
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refusals = {
-            'pip install "ctranslate2"': ["export", run, "--to", "ctranslate2", "--output", str(tmp_path / "new")],
+            'pip install "transformer_mt[onnx]"': ["export", run, "--to", "onnx", "--output", str(tmp_path / "new")],
             "exists already": ["export", run, "--to", "weights", "--output", str(existing)],
             f"cannot listen on 127.0.0.1, port {port}": ["serve", run, "--port", port],
             "--src and --ref go together": ["report", run, "--src", str(two)],

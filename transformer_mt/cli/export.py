@@ -17,11 +17,9 @@ from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.flows import line_io
 from transformer_mt.system import files
 
-CTRANSLATE2 = {"ctranslate2": "ctranslate2"}
 SENTENCEPIECE = {"sentencepiece": "transformer_mt[sentencepiece]"}
 REQUIREMENTS = {
-    "ctranslate2": CTRANSLATE2,
-    "argos": CTRANSLATE2 | SENTENCEPIECE,
+    "argos": SENTENCEPIECE,
     "transformers": SENTENCEPIECE,
     "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "transformer_mt[onnx]"),
 }

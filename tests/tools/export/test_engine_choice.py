@@ -119,15 +119,7 @@ def test_auto_searches_with_ctranslate2_and_aligns_with_torch(options: str, part
     assert refused.stdout == ""
 
 
-def test_auto_chooses_torch_for_an_unsupported_model_and_without_the_package(
-    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ctranslate2", None)
-        found, messages = translate(tmt, run, *AUTO)
-        assert found == expected and "pip install ctranslate2" in messages
-        assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "pip install ctranslate2")
+def test_an_unsupported_model_is_refused(run: Path, tmt: Tmt) -> None:
     text = (run / "config.yaml").read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace("qk_norm: false", "qk_norm: true"), encoding="utf-8")
     assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "model.qk_norm", "--engine torch")

@@ -76,10 +76,6 @@ def load_converted(
     `load_torch` loads the checkpoint of a step in fp32 on a CPU. Raises `UnavailableError` if CTranslate2 cannot
     translate.
     """
-    try:
-        import_ctranslate2()
-    except ImportError as error:
-        raise UnavailableError(f"CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     check_device(device)
     start = time.perf_counter()
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
