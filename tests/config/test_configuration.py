@@ -128,12 +128,6 @@ def test_contradicting_sections_are_refused(write: Write, text: str, place: str)
     assert line.startswith(place)
 
 
-@pytest.mark.parametrize("name", ["overlap", "near_overlap"])
-def test_a_filter_without_held_out_text_is_refused(write: Write, name: str) -> None:
-    (line,) = error_lines(write("x.yaml", MINIMAL.replace("}}", f"}}, filters: [{name}]}}")))
-    assert line.startswith(f"x.yaml:1: data.filters.0.{name}: ")
-
-
 def test_a_gate_of_a_warm_start_may_allow_no_loss(write: Write) -> None:
     text = "train: {init_from: old}\nvalidation: {gate: {all: 0}}\n"
     assert load(write("x.yaml", MINIMAL + text)).validation.gate == {"all": 0}
@@ -209,6 +203,7 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     [
         (MINIMAL + "train: {ledger: no}\n", "train.ledger"),
         (MINIMAL.replace("}}", "}, test:\n {t: {table: t.tsv, url: null}}}"), "data.test.t.url"),
+        (MINIMAL.replace("}}", "}, filters:\n [script: {tgt: Latin}]}"), "data.filters.0.script.tgt"),
         (MINIMAL.replace("{b", "\n [{name: a, license: CC0, b").replace("}}", "}]}"), "data.train.0.license"),
     ],
 )

@@ -183,6 +183,11 @@ REMOVED = {
         "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead",
     ),
     "export": "was removed: delete this key; `tmt export` refuses what it cannot write",
+    **dict.fromkeys(
+        [f"data.filters.*.{name}.{side}" for name in ("language", "script") for side in ("src", "tgt")],
+        "was removed: delete this key; the filter expects the languages of the source, and regex: {keep: '\\p{Han}'} "
+        "another script",
+    ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

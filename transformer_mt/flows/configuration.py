@@ -247,11 +247,6 @@ class Config(Section):
                 f"{self.tokenizer.kind}",
             )
         for index, filter_ in enumerate(self.data.filters):
-            if filter_.kind in ("overlap", "near_overlap") and not (self.data.validation or self.data.test):
-                yield (
-                    (*FILTERS_PATH, index, filter_.kind),
-                    "there is nothing to compare with: set data.validation or data.test, or remove this filter",
-                )
             if isinstance(filter_, ColumnFilter) and not all(
                 source.table or source.dataset for source in self.data.train_sources
             ):

@@ -152,7 +152,7 @@ def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
         apply(GOOD, "language", tgt="qq")
     with pytest.raises(UserError, match="the script of qq"):
         apply(GOOD, "script", tgt="qq")
-    assert len(apply(GOOD, {"script": {"tgt": "latin"}}, {"language": {"tgt": "de-AT"}}, tgt="qq")) == 4
+    assert len(apply(GOOD, "script", "language", tgt="de-AT")) == 4
 
 
 NEAR = ("A brown dog walks over the green grass", "Ein brauner Hund rennt über das grüne Gras")
@@ -165,6 +165,12 @@ def test_near_duplicates_are_removed_and_exact_ones_are_kept(apply: Apply, monke
     assert [*found] == GOOD * 2
     assert found.filters[1].examples == (("t.en:9", *NEAR, "83% similar to t.en:1"),)
     assert len(apply(pairs, {"near_duplicate": {"of": "src"}})) == 9
+
+
+@pytest.mark.parametrize("name", ["overlap", "near_overlap"])
+def test_a_filter_without_held_out_text_is_refused(name: str, apply: Apply) -> None:
+    with pytest.raises(UserError, match=f"data.filters.{name}: "):
+        apply(GOOD, name)
 
 
 def test_near_overlap_finds_similar_text(apply: Apply) -> None:

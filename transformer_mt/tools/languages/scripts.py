@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache, lru_cache
-from itertools import chain
 
 from transformer_mt.data.data_config import primary_language
 
@@ -42,11 +41,6 @@ _SCRIPT_CODES = {"sr": "Cyrl Latn", "crh": "Latn Cyrl", "grc": "Grek", "hbo": "H
 def _names_by_code() -> dict[str, list[str]]:
     """Return the names of the scripts that an ISO 15924 code stands for."""
     return {code: names for code, *names in map(str.split, _NAMES.split(", "))}
-
-
-def list_scripts() -> list[str]:
-    """Return the names of all known scripts."""
-    return sorted({*chain.from_iterable(_names_by_code().values())})
 
 
 @cache

@@ -133,6 +133,7 @@ class OverlapFilter(Filter):
     """Remove training pairs that occur in the validation set or a test set, without case, spaces and punctuation."""
 
     kind = "overlap"
+    needs_held_out = True
 
     of: ComparedSides = "any"
     """what must be equal: any (source or target), pair, src or tgt"""
@@ -164,6 +165,7 @@ class NearOverlapFilter(Filter):
     """Remove training pairs that are similar to text of the validation set or a test set, but not equal to it."""
 
     kind = "near_overlap"
+    needs_held_out = True
 
     of: ComparedSides = "any"
     """what must be similar: any (source or target), pair, src or tgt"""

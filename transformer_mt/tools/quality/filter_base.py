@@ -115,6 +115,8 @@ class Filter(Section):
     """The name in a file. Base classes have none."""
     removes: ClassVar[bool] = True
     """Whether it removes pairs. Otherwise it changes their text."""
+    needs_held_out: ClassVar[bool] = False
+    """Whether it compares pairs with validation and test sets."""
     _location: FilterLocation | None = PrivateAttr(default=None)
 
     def make_function(self, context: FilterContext) -> FilterFunction:

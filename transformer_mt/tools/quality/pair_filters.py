@@ -11,12 +11,11 @@ import numpy as np
 import regex
 from pydantic import AfterValidator, Field, model_validator
 
-from transformer_mt.config.section import section_error, suggest
+from transformer_mt.config.section import section_error
 from transformer_mt.data.corpus import number_column
-from transformer_mt.data.data_config import check_language
 from transformer_mt.evaluation.metrics import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
-from transformer_mt.tools.languages.scripts import language_scripts, list_scripts, measure_script_share, split_units
+from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share, split_units
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
     Block,
@@ -138,10 +137,6 @@ class LanguageFilter(PairFilter):
 
     kind = "language"
 
-    src: Annotated[str, AfterValidator(check_language)] | None = None
-    """language of the source; null: data.src_lang"""
-    tgt: Annotated[str, AfterValidator(check_language)] | None = None
-    """language of the target; null: data.tgt_lang"""
     min_letters: int = Field(default=20, ge=1)
     """sides with fewer letters are kept"""
     min_probability: float = Field(default=0.5, gt=0.0, lt=1.0)
@@ -155,15 +150,10 @@ class LanguageFilter(PairFilter):
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
         expected: list[str | None] = []
-        for key, own, configured in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
-            code = own or configured
+        for code in context.languages:
             is_known = detector.knows(code)
             if not (is_known or context.skip_inapplicable):
-                raise self.make_error(
-                    f"{code}: language detection does not know this language; remove this filter, or name a similar "
-                    f"language as {key}",
-                    key if own else "",
-                )
+                raise self.make_error(f"{code}: language detection does not know this language; remove this filter")
             expected.append(code if is_known else None)
 
         @lru_cache(maxsize=10_000)
@@ -181,25 +171,11 @@ class LanguageFilter(PairFilter):
         return find_reason
 
 
-def _check_script(value: str) -> str:
-    name = value.upper()
-    if name not in (scripts := list_scripts()):
-        raise ValueError(f'"{value}" is not a known script, {suggest(value.title(), [*map(str.title, scripts)])}')
-    return name
-
-
-Script = Annotated[str, AfterValidator(_check_script)]
-
-
 class ScriptFilter(PairFilter):
     """Remove pairs with a side whose words are nearly all in another script."""
 
     kind = "script"
 
-    src: Script | None = None
-    """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
-    tgt: Script | None = None
-    """script of the target; null: the scripts of data.tgt_lang"""
     min: float = Field(default=0.1, gt=0.0, le=1.0)
     """minimum share of words with a letter of the script; names in another script are common"""
     min_words: int = Field(default=4, ge=1)
@@ -207,12 +183,12 @@ class ScriptFilter(PairFilter):
 
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
-        expected: list[tuple[str, ...] | None] = []
-        for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
-            scripts = (own,) if own else language_scripts(language)
-            if scripts is None and not context.skip_inapplicable:
-                raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
-            expected.append(scripts)
+        expected = [*map(language_scripts, context.languages)]
+        if None in expected and not context.skip_inapplicable:
+            language = context.languages[expected.index(None)]
+            raise self.make_error(
+                f"the script of {language} is not known; use the filter regex, such as regex: {{keep: '\\p{{Latin}}'}}"
+            )
 
         def find_reason(src: str, tgt: str) -> str | None:
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
