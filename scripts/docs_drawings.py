@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,22 +31,57 @@ from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.layers import make_activation
 from transformer_mt.model.model_config import ModelConfig, StackConfig
 from transformer_mt.model.transformer import EncoderLayer, Transformer, VocabularySize
-from transformer_mt.tools.analysis.figures import (
-    BRIGHT,
-    COLOUR_MAP,
-    DARK,
-    LINE_STYLES,
-    MIDDLE,
-    RED,
-    make_figure,
-    plot_style,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a read-only home directory
+
+COLOUR_MAP = "cividis"
+DARK, MIDDLE, BRIGHT, RED = "#00224e", "#575d6d", "#a59c74", "#8a1c1c"
+LINE_STYLES = ("-", "--", "-.", ":")  # distinguish lines without colour
 LIGHT, PALE = "#e7e3d4", "#dfe5f1"  # fills of boxes
+DPI = 120
+FONTS = (
+    "DejaVu Sans",  # included in matplotlib: Latin, Cyrillic, Greek, Arabic, Hebrew and others
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+    "Arial Unicode MS",
+    "Microsoft YaHei",
+)
+"""Font families in order of preference. matplotlib takes each character from the first font that has it."""
+
+
+@contextmanager
+def plot_style() -> Generator[None]:
+    """Use matplotlib's default style with the installed `FONTS`. The user's style may need LaTeX.
+
+    Characters that no font has are drawn as boxes without a warning.
+    """
+    from matplotlib import font_manager, style
+
+    installed = set(font_manager.get_font_names())
+    with (
+        style.context(["default", {"font.family": [name for name in FONTS if name in installed]}]),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
+        yield
+
+
+def make_figure(width: float, height: float) -> Figure:
+    """Make an empty figure. Sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
 
 # --- parts of drawings ------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
-from transformer_mt.training.metrics_logger import FIGURES, locate_chart
+from transformer_mt.training.metrics_logger import locate_chart
 
 TIMINGS = (
     *("train/tokens_per_second", "train/data_wait", "train/hours"),
@@ -248,7 +248,7 @@ def curves(folder: Path) -> dict[str, list[Any]]:
         events: Any = EventAccumulator(str(folder / part), size_guidance={"tensors": 0})
         events.Reload()
         for tag in events.Tags()["tensors"]:
-            for event in () if tag.startswith(FIGURES) else events.Tensors(tag):
+            for event in events.Tensors(tag):
                 value = None if tag in timings else str(event.tensor_proto)
                 found.setdefault(f"{part}: {tag} @ {event.step}", []).append(value)
     return found

@@ -59,26 +59,6 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def without_figures() -> Iterator[pytest.MonkeyPatch]:
-    """Draw no figures in trainings: they take four fifths of the time of a tiny one. See `with_figures`."""
-    from transformer_mt.training.metrics_logger import MetricsLogger
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(MetricsLogger, "log_figures", lambda *_: None)
-        yield patched
-
-
-@pytest.fixture
-def with_figures(without_figures: pytest.MonkeyPatch) -> Iterator[None]:
-    """Draw the figures of trainings in this test."""
-    from transformer_mt.training.metrics_logger import MetricsLogger
-
-    without_figures.undo()
-    yield
-    without_figures.setattr(MetricsLogger, "log_figures", lambda *_: None)
-
-
 @contextmanager
 def one_thread() -> Generator[None]:
     """Compute on one CPU thread: with more, a tiny model is slower on a busy machine."""

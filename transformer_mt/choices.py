@@ -5,9 +5,6 @@ Commands need the choices for `tmt --help`, which must not wait for the modules 
 
 from typing import Literal
 
-AttentionKind = Literal["cross", "encoder", "decoder"]
-"""Attention to draw: from decoder to encoder, or the self-attention of one of them."""
-
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
 EngineName = Literal["auto", "torch", "ctranslate2"]

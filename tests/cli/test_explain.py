@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_page
 
 SENTENCE = "one two three"
@@ -51,24 +50,11 @@ def test_page_is_valid_and_hostile_text_stays_text(tiny_run: Path, tmt: Tmt, tmp
     assert r"\x1b" in text
 
 
-@pytest.mark.parametrize(("kind", "start"), [("cross", b"<?xml")])
-def test_attention_is_drawn_in_the_format_of_the_suffix(
-    kind: str, start: bytes, tiny_run: Path, tmt: Tmt, tmp_path: Path
-) -> None:
-    path = tmp_path / f"f.{ {b'<?xml': 'svg', b'%PDF': 'pdf'}.get(start, 'PNG') }"
-    assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--attention", path, "--kind", kind))
-    assert path.read_bytes().startswith(start)
-
-
 def test_mistakes_are_refused_before_anything_is_written(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     assert_user_error(tmt("explain", tiny_run, " "), "the text is empty")
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--html", tmp_path), "--html", "is a directory")
     page = tmp_path / "e.html"
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--reference", "", "--html", page), "reference is empty")
-    assert_user_error(
-        tmt("explain", tiny_run, SENTENCE, "--attention", tmp_path / "f.bmp"), "f.bmp: the suffix", ".png"
-    )
-    assert_user_error(tmt("explain", tiny_run, SENTENCE, "--kind", "encoder"), "--kind", "--attention")
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--tag", "2fr"), "unknown tag 2fr")
     assert_user_error(tmt("explain", tmp_path / "none", SENTENCE), "no such run folder")
     assert not page.exists()

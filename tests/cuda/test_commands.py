@@ -62,7 +62,7 @@ def test_training_has_the_losses_of_the_cpu(overrides: tuple[str, ...], run_copy
         "export RUN --average 2 --output mean",
         "evaluate RUN --device cuda --precision bf16",
         "report RUN --output report.html --device cuda",
-        "explain RUN one --attention attention.png --device cuda",
+        "explain RUN one --html page.html --device cuda",
     ],
 )
 def test_command_succeeds(command: str, run_copy: Path, tmt) -> None:

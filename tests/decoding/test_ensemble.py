@@ -26,7 +26,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.figures import translate_with_attention
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -108,11 +107,6 @@ def test_scores_are_logarithms_of_mean_probabilities(make_ensemble: MakeTranslat
         likely = zip(*(map(math.exp, one.token_scores) for one in ones), strict=True)
         wanted = [math.log(sum(of_token) / len(models)) for of_token in likely]
         assert found.token_scores == pytest.approx(wanted, abs=1e-4)
-
-
-def test_attention_maps_of_an_ensemble_are_refused(make_ensemble: MakeTranslator) -> None:
-    with pytest.raises(UserError, match="this is an ensemble of 3"):
-        translate_with_attention(make_ensemble(), SOURCES[0])
 
 
 def test_shortest_position_table_limits_the_source(make_ensemble: MakeTranslator) -> None:

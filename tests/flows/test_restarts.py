@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_curves
 
-from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.resolve import find_questionable_settings
 from transformer_mt.runs.folder import RunFolder
 
@@ -46,16 +44,6 @@ def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) 
         (run.path / "x").touch()
         run.move_aside()
     assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.usefixtures("in_tiny", "with_figures")
-def test_a_figure_that_fails_does_not_cost_the_checkpoint(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise UserError("no figure")
-
-    monkeypatch.setattr(Validator, "draw", fail)
-    assert_user_error(tmt(*TRAIN, "name=no-figure"), "no figure")
-    assert RunFolder(Path("runs/no-figure")).find_checkpoint("last").step == 4
 
 
 # --- Warnings before the first step about settings that will have no effect -------------------------------------------

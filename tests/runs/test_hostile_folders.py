@@ -104,7 +104,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "config": ("config", "RUN/config.yaml"),
     "evaluate": ("evaluate", "RUN"),
     "evaluate several": ("evaluate", "RUN", "test.de", "--src", "test.en", "--ref", "test.de"),
-    "explain": ("explain", "RUN", "one", "--attention", "attention.png"),
+    "explain": ("explain", "RUN", "one", "--html", "page.html"),
     "export ctranslate2": ("export", "RUN", "--to", "ctranslate2", "--output", "exported"),
     "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),
     "init --from": ("init", "pairs.tsv", "--from", "RUN", "--out", "tuned.yaml"),
@@ -116,7 +116,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "translate": ("translate", "RUN", "one"),
     "warm start": ("train", "--config", "tiny.yaml", "name=warm", "train.init_from=RUN"),
 }
-OUTPUTS = ("exported", "repaired", "back", "attention.png", "runs", "tuned.yaml", "tuned-data")
+OUTPUTS = ("exported", "repaired", "back", "page.html", "runs", "tuned.yaml", "tuned-data")
 FAST = ("config --tokens", "translate")
 
 

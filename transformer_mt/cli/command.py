@@ -38,6 +38,8 @@ REMOVED_OPTIONS = {
     "--html": "check prints its findings, and --json all of them",
     **dict.fromkeys(["--batch-window", "--batch-lines"], "serve translates requests together without it"),
     "--any-language": "synthesize only warns of text in another language",
+    "--attention": "explain --html has a page with the cross-attention of each layer and head",
+    "--kind": "explain --html has a page with the cross-attention of each layer and head",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""

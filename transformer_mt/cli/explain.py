@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt import __version__
-from transformer_mt.choices import AttentionKind
 from transformer_mt.cli.command import Command, group, option, positional
 from transformer_mt.cli.options import (
     LoadingOptions,
@@ -19,16 +18,13 @@ from transformer_mt.cli.options import (
     run_argument,
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
-from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import check_output, decode_argument
-from transformer_mt.system.files import atomic_file, write_text
+from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.analysis.explanation import Explanation
-
-IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +44,6 @@ class Explain(Command):
     )
     json: bool = json_flag()
     html: Path | None = option("write one HTML page without external files, instead of text", metavar="F")
-    attention: Path | None = option(
-        "also draw the attention weights of every layer and head (.png, .svg or .pdf)", metavar="F"
-    )
-    kind: AttentionKind = option(
-        "attention to draw: cross (default), or the self-attention of the encoder or the decoder", default="cross"
-    )
     loading: LoadingOptions = group(LoadingOptions)
     search: SearchOptions = group(SearchOptions)
 
@@ -62,11 +52,6 @@ class Explain(Command):
         text = decode_argument(self.text)
         reference = None if self.reference is None else decode_argument(self.reference)
         check_output(self.html, option="--html")
-        check_output(self.attention, option="--attention")
-        if self.attention is not None and self.attention.suffix.lower() not in IMAGE_SUFFIXES:
-            raise UserError(f"{self.attention}: the suffix sets the image format; use {', '.join(IMAGE_SUFFIXES)}")
-        if self.attention is None and self.kind != "cross":
-            raise UserError(f"explain: --kind {self.kind} belongs to --attention F; add it, or leave out --kind")
         from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
         from transformer_mt.tools.analysis.explanation import explain
@@ -89,13 +74,6 @@ class Explain(Command):
             subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
             write_text(self.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
             log(f"{self.html} is written")
-        if self.attention is not None:
-            from transformer_mt.tools.analysis.figures import save, translate_with_attention
-
-            figure = translate_with_attention(translator, text).figure(self.kind)
-            with atomic_file(self.attention.resolve()) as temporary:
-                save(figure, temporary, self.attention.suffix[1:].lower())
-            log(f"{self.attention} is written")
 
 
 def _identity(translator: Translator) -> dict[str, object]:

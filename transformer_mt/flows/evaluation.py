@@ -32,11 +32,10 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, log
-from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.tools.robustness.guard import FaultReport, Guard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
-from transformer_mt.training.metrics_logger import Pixels, ValidationResult
+from transformer_mt.training.metrics_logger import ValidationResult
 
 # --- validation -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +114,6 @@ class Validator:
             samples=["\n".join(example.lines()) for example in examples],
             markdown=markdown,
             warning=degenerate.warning(failures),
-            draw=lambda: self.draw(translator),
         )
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
@@ -128,14 +126,6 @@ class Validator:
             found = part.scorer.score(hypotheses[rows], self.references[rows], self.metrics)
             scores |= {f"{name.lower()}/{part.name}": score.value for name, score in found.items()}
         return scores
-
-    def draw(self, translator: Translator) -> dict[str, Pixels]:
-        """Draw the last layer's cross-attention for the first example."""
-        if not self.probes:
-            return {}
-        probe = self.probes[0]
-        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.src_texts[probe])
-        return {"attention": render_pixels(maps.figure("cross", layer=len(translator.model.decoder.layers)))}
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:

@@ -158,7 +158,7 @@ def format_next_commands(run: RunFolder, config: Config) -> str:
         f"tmt translate {folder}{tag}": "translate at a prompt, or standard input",
         f"tmt translate {folder}{tag} --input F --output G": "translate a file",
         f"tmt evaluate {folder}{evaluate_options}": "scores with 95 % intervals",
-        f"tensorboard --logdir {folder}": "curves and figures",
+        f"tensorboard --logdir {folder}": "curves and translations",
     }
     width = max(map(len, commands))
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())

@@ -56,12 +56,11 @@ from transformer_mt.system.device import (
     set_waiting,
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
-from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.analysis.significance import score_systems
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
-from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
+from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack_passes
 from transformer_mt.training.train_step import TrainStep
@@ -114,7 +113,6 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.log_figures(1, lambda: draw_figures(config, parts.model))
             if ranks.is_rank0:
                 record_job(run, trainer.progress.step)
                 write_readme(run, config, is_running=True)
@@ -285,16 +283,6 @@ def describe_size(config: Config, model: Transformer, steps_per_epoch: float) ->
         f"model: {shape.encoder.n_layers} + {shape.decoder.n_layers} layers, width {shape.d_model}, "
         f"{parameters}; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
     )
-
-
-def draw_figures(config: Config, model: Transformer) -> dict[str, Pixels]:
-    """Return the figures that TensorBoard shows from the first step on, by name."""
-    if not config.validation.probes:
-        return {}
-    drawn = {"schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps)}
-    if config.model.positions != "none":
-        drawn["positions"] = figures.plot_positions(config.model, model)
-    return {name: figures.render_pixels(figure) for name, figure in drawn.items()}
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

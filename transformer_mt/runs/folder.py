@@ -6,7 +6,7 @@
       tokenizer.json     both tokenizers
       checkpoints/       step-000500/ with model.safetensors, training.pt, checkpoint.json (scores and checksums)
       metrics.jsonl      one JSON object per line
-      tensorboard/       the same metrics as events, and figures
+      tensorboard/       the same metrics as events, and translations
       README.md          summary of the run, its scores, and commands to continue with
 
 `tmt report` adds the page report.html.

@@ -7,13 +7,11 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from tensorboard.plugins.text import summary_v2 as text_summary
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
@@ -22,9 +20,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import split_by_source
 from transformer_mt.system.files import append_text, read_bytes, write_text
 from transformer_mt.system.log import log_rank0
-
-Pixels = NDArray[np.uint8]
-"""A drawing as RGB bytes: [height, width, 3]."""
 
 CHARTS = {
     "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
@@ -35,12 +30,12 @@ CHARTS = {
 }
 """Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
 
-FIGURES, TEXTS = "plots/", "translations/"  # prefixes of their tags, which sort after the headline
+TEXTS = "translations/"  # prefix of their tags, which sorts after the headline
 
 _SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
 CURVES = ("train", "valid")
 """Sub-folders whose curves share the charts. Test scores have a sub-folder of their own, because a resumed run records
-those of its step again. The folder itself has images and texts."""
+those of its step again. The folder itself has texts."""
 
 
 def locate_chart(name: str) -> tuple[str, str]:
@@ -50,13 +45,12 @@ def locate_chart(name: str) -> tuple[str, str]:
 
 
 class ValidationResult(NamedTuple):
-    """Scores of one validation, with text and images for the log."""
+    """Scores of one validation, with text for the log."""
 
     scores: dict[str, float]  # loss, nll, ppl, translation metrics, degenerate output; `NAME/SOURCE` of a mixture
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
-    draw: Callable[[], dict[str, Pixels]]  # draws the figures by name
 
 
 MAX_METRICS_BYTES = 1 << 30
@@ -151,12 +145,6 @@ class MetricsLogger:
         plugin: Any = text_summary  # `add_text` would append to the tag
         self._writer().file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)
 
-    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
-        """Draw images and write them by name to TensorBoard."""
-        for name, image in draw().items():
-            self._writer().add_image(FIGURES + name, image, step, dataformats="HWC")
-        self.flush()
-
     def flush(self) -> None:
         """Write buffered events to the files."""
         for writer in self._writers.values():
@@ -203,7 +191,7 @@ class SilentMetricsLogger(MetricsLogger):
     def _ignore(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing."""
 
-    start = advance = log_training = log_scalars = log_markdown = log_figures = truncate = _ignore
+    start = advance = log_training = log_scalars = log_markdown = truncate = _ignore
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

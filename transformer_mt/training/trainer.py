@@ -406,7 +406,6 @@ class Trainer:
         if is_rejected and not is_warming_up:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
         self.save(result.scores, is_rejected=is_rejected)
-        self.logger.log_figures(progress.step, result.draw)  # last, so that its failure costs no checkpoint
 
     def find_rejection(self, result: ValidationResult) -> str | None:
         """Return why a checkpoint with these scores cannot be the best one, or None."""

@@ -77,7 +77,7 @@ class ValidationConfig(Section):
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
-    """number of sample translations to log at each validation; 0: none, and no figures in TensorBoard"""
+    """number of sample translations to log at each validation; 0: none"""
     goal: Annotated[float | None, MAY_CHANGE] = None
     """end the training when the metric reaches this value; null: never"""
     gate: dict[str, float] = Field(default={})

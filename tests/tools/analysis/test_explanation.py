@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -17,7 +18,7 @@ from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import attention_weights
-from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
+from transformer_mt.tools.analysis.explanation import Branch, Explanation, decode_tokens, explain, search_with_tree
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = load_pairs("test")[:6]
@@ -196,6 +197,15 @@ def test_attention_is_that_of_the_model(translator: Translator, explanation: Exp
     weights = torch.cat([*expected.cross]).numpy()
     assert torch.tensor(explanation.cross_attention).numpy() == pytest.approx(weights, abs=1e-4)
     assert len(explanation.src_pieces) == len(explanation.cross_attention[0][0][0])
+
+
+def test_token_labels_restore_the_text(translator: Translator) -> None:
+    tokenizer = translator.tokenizers.src
+    for text in ("A dog sleeps", "two  spaces ", "fünf</s>"):
+        (ids,) = tokenizer.encode([text])
+        assert "".join(decode_tokens(tokenizer, ids)) == text
+    (ids,) = tokenizer.encode(["犬"])  # the vocabulary represents it by bytes
+    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(decode_tokens(tokenizer, ids)))
 
 
 # --- references -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -25,10 +26,28 @@ from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.interface import Candidates, Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import attention_weights
 from transformer_mt.system.log import format_probability, label_piece
-from transformer_mt.tools.analysis.figures import decode_continuations, record_attention
 
 N_ALTERNATIVES = 5
+
+
+def decode_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Return the text that each id adds, or its vocabulary entry if it adds no whole character."""
+    texts = tokenizer.decode([ids[:end] for end in range(len(ids) + 1)])
+    entries = tokenizer.tokens(ids)
+    return [_added_text(*pair, entry) for pair, entry in zip(pairwise(texts), entries, strict=True)]
+
+
+def decode_continuations(tokenizer: Tokenizer, prefix: list[int], ids: list[int]) -> list[str]:
+    """Return the text that each id adds to a prefix, or its vocabulary entry if it adds no whole character."""
+    before, *texts = tokenizer.decode([prefix, *([*prefix, i] for i in ids)])
+    return [_added_text(before, after, entry) for after, entry in zip(texts, tokenizer.tokens(ids), strict=True)]
+
+
+def _added_text(before: str, after: str, entry: str) -> str:
+    added = after[len(before) :] if after.startswith(before) else ""
+    return added if added and "\ufffd" not in added else entry
 
 
 @dataclass(frozen=True)
@@ -361,7 +380,7 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
     predictions = predict_tokens(translator, source, best.ids, finished=best.finished)
-    maps = record_attention(translator, source, best)
+    src_pieces, attention = record_attention(translator, source, best)
     reference_explanation = None
     if reference is not None:
         reference_explanation = explain_reference(translator, source, best, predictions, tree, reference)
@@ -371,13 +390,13 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
         finished=best.finished,
         score=sum(prediction.log_prob for prediction in predictions),
         ranking_score=compute_ranking_score(translator, predictions),
-        src_pieces=maps.src,
+        src_pieces=src_pieces,
         predictions=predictions,
         words=_explain_words(translator, text, source, best, predictions),
         left_out=leave_out_words(translator, text, best),
         beam=translator.config.beam,
         search=tree,
-        cross_attention=_to_lists(maps.weights.cross),
+        cross_attention=attention,
         reference=reference_explanation,
     )
 
@@ -419,6 +438,15 @@ def _explain_words(
         )
         for number, (word, own_predictions) in enumerate(zip(texts, word_predictions, strict=True))
     ]
+
+
+def record_attention(translator: Translator, source: list[int], translation: Hypothesis) -> tuple[list[str], Attention]:
+    """Return the source pieces, and the weights of the cross-attention with teacher forcing."""
+    tokenizers = translator.tokenizers
+    tgt_out = translation.ids + [tokenizers.tgt.eos_id] * translation.finished
+    batch = collate_pairs([source], [tgt_out[:-1]], tokenizers).to(translator.torch_engine.device)
+    pieces = decode_tokens(tokenizers.src, cast("list[int]", batch.src[0].tolist()))
+    return pieces, _to_lists(attention_weights(translator.model, batch.src, batch.tgt_in).cross)
 
 
 def _to_lists(layers: list[Tensor]) -> Attention:

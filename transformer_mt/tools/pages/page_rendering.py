@@ -59,6 +59,8 @@ LETTER = 8  # width of a letter of a label
 BAR_SHARE = 0.84  # of the width of a bin that its bars fill
 MAX_SERIES = 6  # that style.css distinguishes
 MAX_DOTS = 40  # points of a line that are marked one by one
+MAX_INTERVALS = 4  # that the difference of the values spans between the lines of the grid
+SMALLEST = 1e-12  # difference that a drawing shows
 
 Point = tuple[float, float]
 
@@ -183,11 +185,14 @@ def _describe(name: str, points: Sequence[Point]) -> str:
 
 def find_ticks(low: float, high: float) -> list[float]:
     """Return about four round numbers, the first at most `low`, and the last at least `high` and above the first."""
-    from matplotlib.ticker import MaxNLocator  # only here, because the import takes time
-
-    if math.isclose(low, high, rel_tol=1e-6):  # equal except for rounding
-        low, high = min(0.0, low), max(0.0, high) or float(low == 0)
-    return [float(tick) for tick in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+    if math.isclose(low, high, rel_tol=1e-6, abs_tol=SMALLEST):  # equal except for rounding
+        low, high = min(0.0, low), max(0.0, high)
+    if high - low < SMALLEST:
+        high = low + 1
+    distance = (high - low) / MAX_INTERVALS
+    unit = 10.0 ** math.floor(math.log10(distance))
+    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10, 20) if factor * unit >= distance)
+    return [i * step for i in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
 def shorten(number: float) -> str:
