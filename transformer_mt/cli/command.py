@@ -40,6 +40,7 @@ REMOVED_OPTIONS = {
     "--any-language": "synthesize only warns of text in another language",
     "--attention": "explain --html has a page with the cross-attention of each layer and head",
     "--kind": "explain --html has a page with the cross-attention of each layer and head",
+    "--reference": "translate --score-targets scores a given translation, and --n-best others of the search",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""

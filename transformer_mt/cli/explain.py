@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 class Explain(Command):
     """Translate one sentence by beam search, and show how.
 
-    The command prints probabilities, alternatives and entropy of each piece, word alignment, attention, the candidates
-    of the search, and the effect of each source word. The model runs once more for each source word that is left out.
+    The command prints probabilities, alternatives and entropy of each piece, word alignment, attention, and the effect
+    of each source word. The model runs once more for each source word that is left out.
     """
 
     EXAMPLE: ClassVar[str] = 'tmt explain runs/mine "A dog is running." --html dog.html'
 
     run: Path = run_argument()
     text: str = positional("one sentence", metavar="TEXT")
-    reference: str | None = option(
-        "compare with this translation: its probabilities, and where the search dropped it", metavar="R"
-    )
     json: bool = json_flag()
     html: Path | None = option("write one HTML page without external files, instead of text", metavar="F")
     loading: LoadingOptions = group(LoadingOptions)
@@ -50,7 +47,6 @@ class Explain(Command):
     def execute(self) -> None:
         """Run `tmt explain`."""
         text = decode_argument(self.text)
-        reference = None if self.reference is None else decode_argument(self.reference)
         check_output(self.html, option="--html")
         from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
@@ -60,7 +56,7 @@ class Explain(Command):
         overrides = {**collect_overrides(self.search, n_best=1), "sample": False}  # sampling has no beams
         options = self.loading.make_load_options()
         translator = load_translator(self.run, options, **{**overrides, **FORCE_TORCH})
-        explanation = explain(translator, text, reference)
+        explanation = explain(translator, text)
         reasons = find_likely_reasons(translator, explanation)
         if self.json:
             header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}

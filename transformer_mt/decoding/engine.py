@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Protocol, cast, get_args
@@ -27,7 +27,6 @@ from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (
-    Candidates,
     Constraint,
     Hypothesis,
     IsCancelled,
@@ -142,7 +141,6 @@ class TorchEngine:
         constraints: Sequence[Constraint] | None = None,
         *,
         scores: bool = True,
-        on_candidates: Callable[[Candidates], object] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
@@ -151,7 +149,6 @@ class TorchEngine:
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
         translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
-        `on_candidates` is called at each position.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
         n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
@@ -181,7 +178,7 @@ class TorchEngine:
         bos, eos = tokenizer.bos_id, tokenizer.eos_id
         beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalize)
         cache = self.start(collate_sources(sources, self.tokenizers).to(device))
-        return beam_search(self.step, cache, beams, choose_candidates, processors, on_candidates)
+        return beam_search(self.step, cache, beams, choose_candidates, processors)
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096

@@ -169,7 +169,6 @@ def beam_search(
     beams: BeamState,
     choose_candidates: ChooseCandidates,
     processors: Sequence[LogitsProcessor] = (),
-    on_candidates: Callable[[Candidates], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to K hypotheses per sentence: finished ones first, each group by descending ranking score.
 
@@ -185,8 +184,6 @@ def beam_search(
             found.append(choose_candidates(beams, log_probs, rows))
             start = rows.stop
         candidates = found[0] if len(found) == 1 else Candidates(*map(torch.cat, zip(*found, strict=True)))
-        if on_candidates is not None:
-            on_candidates(candidates)
         parents = beams.advance(candidates)
         cache.reorder(parents)
         for processor in processors:

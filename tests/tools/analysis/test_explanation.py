@@ -1,11 +1,10 @@
-"""Explanations are compared with the step-by-step decoder, exhaustive extension of beams, and `score`."""
+"""Explanations are compared with the step-by-step decoder, and with `score`."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 import pytest
@@ -14,15 +13,14 @@ import torch
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import attention_weights
-from transformer_mt.tools.analysis.explanation import Branch, Explanation, decode_tokens, explain, search_with_tree
+from transformer_mt.tools.analysis.explanation import Explanation, decode_tokens, explain
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = load_pairs("test")[:6]
-SENTENCE, REFERENCE = PAIRS[0]
+SENTENCE = PAIRS[0][0]
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +30,8 @@ def translator(make_translator: MakeTranslator) -> Translator:
 
 @pytest.fixture(scope="module")
 def explanation(translator: Translator) -> Explanation:
-    """The explanation of `SENTENCE` with `REFERENCE`."""
-    return explain(translator, SENTENCE, REFERENCE)
+    """The explanation of `SENTENCE`."""
+    return explain(translator, SENTENCE)
 
 
 def source_ids(translator: Translator, text: str) -> list[int]:
@@ -78,84 +76,6 @@ def test_pieces_of_the_alternatives_continue_the_text(translator: Translator, ex
     assert explanation.translation == best_translation(translator, SENTENCE).text
     assert "".join(step.piece for step in explanation.predictions).lstrip().startswith(explanation.translation)
     assert all(step.piece == step.alternatives[0].piece for step in explanation.predictions if step.rank == 1)
-
-
-@pytest.mark.parametrize(("beam", "offset"), [(1, 20), (2, 3), (4, 20)])
-def test_search_ends_with_the_hypotheses_of_translate(make_translator: MakeTranslator, beam: int, offset: int) -> None:
-    translator = make_translator(beam=beam, max_length_factor=0, max_length_offset=offset)
-    eos = translator.tokenizers.tgt.eos_id
-    for text, _ in PAIRS:
-        source = source_ids(translator, text)
-        hypotheses, tree = search_with_tree(translator, source)
-        (expected,) = translator.engine.search([source], translator.config)
-        assert [one.ids for one in hypotheses] == [one.ids for one in expected]
-        ends = [one for branches in tree for one in branches if one.status in ("finished", "cut")]
-        ends.sort(key=lambda one: (one.status == "cut", -one.ranking_score))
-        assert [one.ids for one in ends[:beam]] == [one.ids for one in expected]
-        assert [one.token == eos for one in ends[:beam]] == [one.finished for one in expected]
-        assert [one.score for one in ends[:beam]] == pytest.approx([one.score for one in expected], abs=1e-4)
-
-
-def test_a_search_that_checks_for_its_end_only_now_and_then_has_the_same_tree(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU the search continues for some positions after its end."""
-    for text, _ in PAIRS[:3]:
-        source = source_ids(translator, text)
-        expected = search_with_tree(translator, source)
-        with monkeypatch.context() as patch:
-            patch.setattr("transformer_mt.decoding.engine.BeamState", partial(BeamState, sync_interval=8))
-            assert search_with_tree(translator, source) == expected
-
-
-def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Translator) -> None:
-    source, n_beams = source_ids(translator, SENTENCE), translator.config.beam
-    _, tree = search_with_tree(translator, source)
-    eos = translator.tokenizers.tgt.eos_id
-    kept = [Branch(None, [], -1, "", "", 0.0, 0.0, 0.0, "kept")]
-    for position, branches in enumerate(tree):
-        extensions: list[tuple[float, list[int], int]] = []
-        for beam in kept:
-            probabilities = next_token_distributions(translator, source, beam.ids)[-1]
-            extensions += [
-                (beam.score + math.log(p), beam.ids if token == eos else [*beam.ids, token], token)
-                for token, p in enumerate(probabilities)
-                if p > 0 and (token != eos or position)  # min_length is 1
-            ]
-        extensions.sort(key=lambda each: -each[0])
-        assert [one.score for one in branches] == pytest.approx(
-            [score for score, _, _ in extensions[: 2 * n_beams]], abs=1e-3
-        )
-        for one in branches:
-            previous = tree[position - 1][one.parent] if one.parent is not None else None
-            assert (previous.ids if previous else []) == (one.ids if one.token == eos else one.ids[:-1])
-            assert previous is None or previous.status == "kept"
-        ended = [i for i, one in enumerate(branches) if one.status == "finished"]
-        assert ended == [i for i, one in enumerate(branches[:n_beams]) if one.token == eos]
-        kept = [one for one in branches if one.status == "kept"]
-        is_last = position + 1 == len(tree)
-        open_branches = [one for one in branches if one.token != eos]
-        assert kept == ([] if is_last else open_branches[:n_beams])
-
-
-def test_different_candidates_of_a_position_have_different_pieces(translator: Translator) -> None:
-    for text, _ in PAIRS[:3]:
-        found = explain(translator, text)
-        for position, branches in enumerate(found.search):
-            pieces = {tuple(found.list_search_pieces(position, rank)) for rank in range(len(branches))}
-            assert len(pieces) == len(branches)
-
-
-def test_the_search_path_ends_with_the_translation(translator: Translator) -> None:
-    for text, _ in PAIRS[:3]:
-        found, best = explain(translator, text), best_translation(translator, text)
-        position, rank = found.search_path[0]
-        assert found.search[position][rank].text == best.text
-        assert found.search_score == pytest.approx(best.score, abs=1e-4)
-        path = [found.search[place][at] for place, at in reversed(found.search_path)]
-        assert [place for place, _ in reversed(found.search_path)] == list(range(position + 1))
-        assert [branch.ids for branch in path] == [path[-1].ids[: place + 1] for place in range(position + 1)]
-        assert len(found.list_search_pieces(position, rank)) == len(found.predictions)
 
 
 def test_left_out_words_change_the_score_as_the_shortened_source_does(
@@ -208,69 +128,10 @@ def test_token_labels_restore_the_text(translator: Translator) -> None:
     assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(decode_tokens(tokenizer, ids)))
 
 
-# --- references -------------------------------------------------------------------------------------------------------
-
-
-def test_reference_has_the_log_probabilities_of_score(translator: Translator, explanation: Explanation) -> None:
-    found = explanation.reference
-    assert found is not None
-    (expected,) = translator.score([SENTENCE], [REFERENCE])
-    assert [step.log_prob for step in found.predictions] == pytest.approx(expected.token_scores, abs=1e-4)
-    assert found.score == pytest.approx(expected.score, abs=1e-3)
-
-
-def test_the_translation_as_reference_has_no_difference(translator: Translator) -> None:
-    text = best_translation(translator, SENTENCE).text
-    found = explain(translator, SENTENCE, text).reference
-    assert found is not None
-    assert (found.first_difference, found.dropped_at) == (None, None)
-    assert found.description == ["The translation is the reference."]
-
-
-def test_reference_leaves_translation_and_search_where_its_tokens_do(translator: Translator) -> None:
-    tokenizer = translator.tokenizers.tgt
-    n_different = 0
-    for text, reference in PAIRS:
-        found = explain(translator, text, reference).reference
-        assert found is not None
-        (ids,) = tokenizer.encode([reference])
-        (best, *_), tree = search_with_tree(translator, source_ids(translator, text))
-        if best.ids == ids:
-            continue
-        n_different += 1
-        place = found.first_difference
-        assert place is not None
-        assert best.ids[:place] == ids[:place]
-        assert best.ids[place : place + 1] != ids[place : place + 1]
-        survived = [
-            any(one.ids == ids[: i + 1] and one.token == ids[i] and one.status != "dropped" for one in branches)
-            for i, branches in enumerate(tree[: len(ids)])
-        ]
-        if False in survived:
-            assert found.dropped_at == survived.index(False)
-    assert n_different >= 2
-
-
-def test_a_better_translation_that_greedy_search_misses_is_a_search_error(make_translator: MakeTranslator) -> None:
-    greedy, wide = (make_translator(beam=beam, max_length_offset=8) for beam in (1, 8))
-    n_search_errors = 0
-    for text, _ in PAIRS:
-        reference, own = best_translation(wide, text), best_translation(greedy, text)
-        if reference.tokens == own.tokens or not reference.finished:
-            continue
-        found = explain(greedy, text, reference.text).reference
-        assert found is not None
-        is_better = reference.score_per_token > own.score_per_token
-        assert ("search error" in found.description[-1]) == is_better
-        assert ("model error" in found.description[-1]) != is_better
-        n_search_errors += is_better
-    assert n_search_errors >= 1
-
-
 def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
-    for text, reference in ((" ", None), ("", None), (SENTENCE, " ")):
+    for text in (" ", ""):
         with pytest.raises(UserError, match="is empty"):
-            explain(translator, text, reference)
+            explain(translator, text)
     twins = Translator(
         TorchEngine([translator.model, translator.model], translator.tokenizers),
         translator.tokenizers,

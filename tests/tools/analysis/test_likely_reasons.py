@@ -14,7 +14,6 @@ from transformer_mt.tools.analysis.explanation import (
     Alternative,
     Explanation,
     LeftOutWord,
-    ReferenceExplanation,
     TargetWord,
     TokenPrediction,
     explain,
@@ -46,13 +45,6 @@ def make_prediction(piece: str, probability: float, *others: tuple[str, float]) 
     return TokenPrediction(piece, -0.01, probability, 1, 0.1, alternatives)
 
 
-def make_reference(**fields: Any) -> ReferenceExplanation:
-    predictions = [make_prediction(" fünf", 0.25), make_prediction("</s>", 0.9)]
-    description = ["They differ.", "The search dropped the reference.", "The model ranks the reference higher."]
-    reference = ReferenceExplanation("fünf", predictions, -1.0, -1.0, 0, 0, description)
-    return replace(reference, **fields)
-
-
 def test_a_certain_translation_of_known_words_has_no_reason(translator: Translator, good: Explanation) -> None:
     assert find_likely_reasons(translator, good) == []
 
@@ -73,7 +65,6 @@ def test_a_certain_translation_of_known_words_has_no_reason(translator: Translat
         ),
         ({"translation": "der alte Hund, " * 3}, ["repeats itself"]),
         ({"finished": False}, ["cut at the maximum length"]),
-        ({"reference": make_reference()}, ["The search dropped the reference", "The model ranks the reference higher"]),
         ({"source": "one \x1b[31mⱷ three"}, ['lacks "\\x1b[31mⱷ"']),
     ],
 )
@@ -88,11 +79,6 @@ def test_the_only_unusual_thing_is_the_only_reason(
 def test_repetitions_of_the_source_are_no_reason(translator: Translator, good: Explanation) -> None:
     repeated = replace(good, source="one " * 9, translation="eins " * 9, left_out=[LeftOutWord("one", -9.0)] * 9)
     assert find_likely_reasons(translator, repeated) == []
-
-
-def test_the_reference_itself_is_no_reason(translator: Translator, good: Explanation) -> None:
-    reference = make_reference(first_difference=None, dropped_at=None)
-    assert find_likely_reasons(translator, replace(good, reference=reference)) == []
 
 
 def test_a_source_longer_than_the_training_pairs_is_a_reason(translator: Translator, good: Explanation) -> None:

@@ -1,7 +1,6 @@
-"""Explanation of one translation: probabilities, alternatives, alignment, attention, search and left-out words.
+"""Explanation of one translation: probabilities, alternatives, alignment, attention and left-out words.
 
-All probabilities are those of the model with teacher forcing. The scores of the search differ from them by
-rounding in bf16, because the search decodes step by step. Entropies are in bits.
+All probabilities are those of the model with teacher forcing. Entropies are in bits.
 
 `L` layers, `H` heads, `S` source length, `T` target length.
 """
@@ -11,23 +10,21 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import collate_pairs
-from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer
-from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.interface import Candidates, Hypothesis
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import attention_weights
-from transformer_mt.system.log import format_probability, label_piece
 
 N_ALTERNATIVES = 5
 
@@ -111,161 +108,6 @@ def compute_ranking_score(translator: Translator, predictions: Sequence[TokenPre
     return float(translator.config.length_normalize(torch.tensor(score, dtype=torch.float64), len(predictions)))
 
 
-CandidateStatus = Literal["kept", "finished", "cut", "dropped"]
-"""kept: extended at the next position; finished: ends with EOS; cut: ends at the maximum length; dropped: the rest."""
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A candidate of one position of the search."""
-
-    parent: int | None  # index of the branch of the previous position that it extends
-    ids: list[int]  # of the whole hypothesis, without EOS
-    token: int
-    piece: str  # the vocabulary entry of the token, or its text if the entry is not readable
-    text: str  # of the whole hypothesis
-    log_prob: float  # of the token
-    score: float  # log-probability of the whole hypothesis
-    ranking_score: float  # divided by the length penalty
-    status: CandidateStatus
-
-
-def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hypothesis], list[list[Branch]]]:
-    """Translate one source by beam search. Return the hypotheses, the best first, and the branches of each position."""
-    config, engine = translator.config, translator.torch_engine
-    positions: list[Candidates] = []  # [1, N] each
-    ((_, tgt_tags),) = translator.tag_ids()
-    (hypotheses,) = engine.search([source], config, tgt_tags=tgt_tags or None, on_candidates=positions.append)
-    limit = min(config.max_target_tokens(len(source)) + bool(tgt_tags), engine.max_positions)
-    return hypotheses, _build_tree(positions, translator.tokenizers.tgt, limit, config)
-
-
-def _build_tree(
-    positions: Sequence[Candidates], tokenizer: Tokenizer, limit: int, config: DecodingConfig
-) -> list[list[Branch]]:
-    """Return the branches of each position, the best first. `limit` is the maximum length, EOS included."""
-    tree: list[list[Branch]] = []
-    parents: list[int | None] = [None]  # index of each beam in the previous position
-    prefixes: list[list[int]] = [[]]
-    n_finished = 0
-    for position, candidates in enumerate(positions):
-        scores, log_probs, beams, tokens = (cast("list[float]", column[0].tolist()) for column in candidates)
-        branches: list[Branch] = []
-        kept: list[int] = []
-        for rank, score in enumerate(scores):
-            if score == -torch.inf:
-                continue
-            token, beam = int(tokens[rank]), int(beams[rank])
-            is_end = token == tokenizer.eos_id
-            status: CandidateStatus = "dropped"
-            if is_end and rank < config.n_beams:
-                status = "finished"
-                n_finished += 1
-            elif not is_end and len(kept) < config.n_beams:
-                status = "cut" if position + 1 == limit else "kept"
-                kept.append(len(branches))
-            ids = prefixes[beam] if is_end else [*prefixes[beam], token]
-            piece = _name_piece(tokenizer, prefixes[beam], token)
-            ranking_score = float(config.length_normalize(torch.tensor(score), position + 1))
-            (text,) = tokenizer.decode([ids])
-            branches.append(
-                Branch(parents[beam], ids, token, piece, text, log_probs[rank], score, ranking_score, status)
-            )
-        if n_finished >= config.n_beams:  # the search has ended
-            branches = [
-                branch if branch.status == "finished" else replace(branch, status="dropped") for branch in branches
-            ]
-            kept = []
-        if branches:  # on a GPU, the search checks only now and then whether it has ended
-            tree.append(branches)
-        parents, prefixes = [*kept], [branches[i].ids for i in kept]
-    return tree
-
-
-def _name_piece(tokenizer: Tokenizer, prefix: list[int], token: int) -> str:
-    (piece,), (entry,) = decode_continuations(tokenizer, prefix, [token]), tokenizer.tokens([token])
-    is_entry = entry in BYTE_TOKENS or entry.strip() == piece.strip()  # decoding strips the space of the first token
-    return entry if is_entry else piece
-
-
-@dataclass(frozen=True)
-class ReferenceExplanation:
-    """The token probabilities of a reference, and where translation and search differ from it."""
-
-    text: str
-    predictions: list[TokenPrediction]
-    score: float
-    ranking_score: float
-    first_difference: int | None  # index of the first token that differs from the translation
-    dropped_at: int | None  # index of the first token with which no candidate was kept or finished
-    description: list[str]  # the same in sentences
-
-
-def explain_reference(
-    translator: Translator,
-    source: list[int],
-    translation: Hypothesis,
-    predictions: Sequence[TokenPrediction],
-    tree: Sequence[Sequence[Branch]],
-    reference: str,
-) -> ReferenceExplanation:
-    """Compare a reference with a translation, its `predictions`, and the `tree` of its search.
-
-    Raises:
-        UserError: The reference is blank, or too long for the model.
-    """
-    tokenizer = translator.tokenizers.tgt
-    (ids,), ((_, tag),) = tokenizer.encode([reference]), translator.tag_ids()
-    limit = translator.max_positions - 1 - len(tag)
-    if not reference.strip() or not ids:
-        raise UserError("explain: the reference is empty; pass a translation of the text")
-    if len(ids) > limit:
-        raise UserError(f"explain: the reference has {len(ids):,} tokens, and the model reads {limit:,}; shorten it")
-    ids = tag + ids
-    reference_ids = [*ids, tokenizer.eos_id]
-    translation_ids = [*translation.ids, *([tokenizer.eos_id] if translation.finished else [])]
-    differences = (i for i, token in enumerate(reference_ids) if translation_ids[i : i + 1] != [token])
-    first_difference, dropped_at = next(differences, None), _find_dropped_token(tree, reference_ids)
-    theirs = predict_tokens(translator, source, ids, finished=True)
-    ranking_score = compute_ranking_score(translator, theirs)
-    if first_difference is None:
-        description = ["The translation is the reference."]
-    else:
-        ours = predictions[first_difference : first_difference + 1]
-        description = [
-            f"Translation and reference differ from piece {first_difference + 1} on: the translation has "
-            f"{_describe_token(ours[0]) if ours else 'no more pieces'}, the reference "
-            f"{_describe_token(theirs[first_difference])}."
-        ]
-        if dropped_at is None:
-            description.append("The search found the reference, and ranked it below the translation.")
-        else:
-            piece = label_piece(theirs[dropped_at].piece)
-            description.append(f"The search dropped the reference at piece {dropped_at + 1}, {piece}.")
-        description.append(
-            "The model ranks the reference higher (search error): a larger --beam may find it."
-            if ranking_score > compute_ranking_score(translator, predictions)
-            else "The model ranks the translation higher (model error), so the search is not the reason."
-        )
-    score = sum(prediction.log_prob for prediction in theirs)
-    return ReferenceExplanation(reference, theirs, score, ranking_score, first_difference, dropped_at, description)
-
-
-def _find_dropped_token(tree: Sequence[Sequence[Branch]], reference_ids: list[int]) -> int | None:
-    """Return the first position at which no candidate with the ids was kept or finished, or None."""
-    *ids, _ = reference_ids
-    for position, token in enumerate(reference_ids):
-        prefix = ids[: position + 1]
-        branches = tree[position] if position < len(tree) else ()
-        if not any((branch.token, branch.ids) == (token, prefix) and branch.status != "dropped" for branch in branches):
-            return position
-    return None
-
-
-def _describe_token(prediction: TokenPrediction) -> str:
-    return f"{label_piece(prediction.piece)} ({format_probability(prediction.probability)})"
-
-
 Attention = list[list[list[list[float]]]]
 """Rounded attention weights. [L][H][T][S]."""
 
@@ -309,10 +151,7 @@ class Explanation:
     predictions: list[TokenPrediction]  # T
     words: list[TargetWord]
     left_out: list[LeftOutWord]
-    beam: int
-    search: list[list[Branch]]  # of each position, the best first
     cross_attention: Attention
-    reference: ReferenceExplanation | None = None
 
     @property
     def mean_attention(self) -> list[list[float]]:
@@ -329,61 +168,26 @@ class Explanation:
         ]
 
     @property
-    def search_ends(self) -> list[tuple[int, int]]:
-        """Position and rank of the hypotheses that the search ended with, the best first."""
-        ends = [
-            (branch.status == "cut", -branch.ranking_score, position, rank)
-            for position, branches in enumerate(self.search)
-            for rank, branch in enumerate(branches)
-            if branch.status in ("finished", "cut")
-        ]
-        return [(position, rank) for _, _, position, rank in sorted(ends)]
-
-    @property
-    def search_path(self) -> list[tuple[int, int]]:
-        """Position and rank of the candidates that lead to the translation, the last first."""
-        position, rank = self.search_ends[0]
-        path = [(position, rank)]
-        while (parent := self.search[position][rank].parent) is not None:
-            position, rank = position - 1, parent
-            path.append((position, rank))
-        return path
-
-    def list_search_pieces(self, position: int, rank: int) -> list[str]:
-        """Return the pieces of a candidate of the search."""
-        branch = self.search[position][rank]
-        pieces = [] if branch.parent is None else self.list_search_pieces(position - 1, branch.parent)
-        return [*pieces, branch.piece]
-
-    @property
-    def search_score(self) -> float:
-        """Log-probability of the translation in the search, with its rounding and penalties."""
-        position, rank = self.search_path[0]
-        return self.search[position][rank].score
-
-    @property
     def largest_change(self) -> float:
         """Largest change by a word that is left out, without its sign; 1 if there is no change."""
         return max(abs(word.change) for word in self.left_out) or 1.0
 
 
-def explain(translator: Translator, text: str, reference: str | None = None) -> Explanation:
+def explain(translator: Translator, text: str) -> Explanation:
     """Translate one text by beam search, and explain its translation.
 
     Raises:
-        UserError: The text or the reference is blank, the reference is too long, or there are several models.
+        UserError: The text is blank, or there are several models.
     """
     (source,) = translator.encode([text], line_numbers=[1])
     if not text.strip() or not source:
         raise UserError("explain: the text is empty; pass a sentence")
-    (best, *_), tree = search_with_tree(translator, source)
+    ((_, tgt_tags),) = translator.tag_ids()
+    ((best, *_),) = translator.torch_engine.search([source], translator.config, tgt_tags=tgt_tags or None)
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
     predictions = predict_tokens(translator, source, best.ids, finished=best.finished)
     src_pieces, attention = record_attention(translator, source, best)
-    reference_explanation = None
-    if reference is not None:
-        reference_explanation = explain_reference(translator, source, best, predictions, tree, reference)
     return Explanation(
         source=text,
         translation=translator.tokenizers.tgt.decode([best.ids])[0],
@@ -394,10 +198,7 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
         predictions=predictions,
         words=_explain_words(translator, text, source, best, predictions),
         left_out=leave_out_words(translator, text, best),
-        beam=translator.config.beam,
-        search=tree,
         cross_attention=attention,
-        reference=reference_explanation,
     )
 
 

@@ -26,7 +26,6 @@ SHORT_WORD = 3  # characters of a word in ASCII that many translations rightly l
 
 def find_likely_reasons(translator: Translator, explanation: Explanation) -> list[str]:
     """Return a sentence for each likely reason of a bad translation; none if nothing is unusual."""
-    reference = explanation.reference
     return [
         *_describe_language(translator, explanation.source),
         *_describe_words(translator, explanation.source),
@@ -34,7 +33,6 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
         *_describe_words_without_effect(explanation),
         *([REPETITION] if has_loop(explanation.source, explanation.translation) else []),
         *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
-        *([" ".join(reference.description[1:])] if reference and reference.first_difference is not None else []),
     ]
 
 
@@ -123,7 +121,7 @@ MAX_TITLE = 60  # characters of the source
 
 def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -> str:
     """Return the page. `reasons` are those of a bad translation, and `origin` names the model and the search."""
-    source, reference = explanation.source, explanation.reference
+    source = explanation.source
     pieces = [label_piece(piece) for piece in explanation.src_pieces]
     predictions = _label_predictions(explanation.predictions)
     return render_page(
@@ -133,11 +131,8 @@ def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -
         explanation=explanation,
         reasons=reasons or [NO_REASON],
         format_probability=format_probability,
-        label_piece=label_piece,
         pieces=pieces,
         predictions=predictions,
-        reference=reference,
-        reference_predictions=_label_predictions(reference.predictions) if reference else [],
         data={"pieces": pieces, "predictions": predictions, "attention": explanation.cross_attention},
     )
 
@@ -159,7 +154,6 @@ def _label_predictions(predictions: Sequence[TokenPrediction]) -> list[dict[str,
 
 N_ATTENDED = 3  # source pieces with the highest weights
 N_ALTERNATIVES = 3  # most likely pieces of a position
-N_CANDIDATES = 3  # of each position of the search, in addition to finished ones and those that lead to the translation
 LONGEST_BAR = 20
 
 
@@ -177,20 +171,13 @@ def list_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "source", explanation.source
     yield "pieces", " ".join(map(label_piece, explanation.src_pieces))
     yield "translation", explanation.translation + ("" if explanation.finished else " (cut at the maximum length)")
-    yield "score", _describe_scores(explanation.score, explanation.ranking_score)
-    if f"{explanation.search_score:.4f}" != f"{explanation.score:.4f}":
-        yield "", f"in the search, which rounds and applies penalties: {explanation.search_score:.4f}"
-    if reference := explanation.reference:
-        yield "reference", reference.text
-        yield "score", _describe_scores(reference.score, reference.ranking_score)
-        yield from (("", sentence) for sentence in reference.description)
+    score, ranking_score = explanation.score, explanation.ranking_score
+    yield "score", f"log-probability {score:.4f}, with length penalty {ranking_score:.4f}"
 
 
 def make_tables(explanation: Explanation) -> Iterator[Table]:
-    """Yield the tables: pieces, words, attention, and the search at the end."""
+    """Yield the tables: pieces, words, and attention."""
     yield _make_prediction_table("target pieces", explanation.predictions)
-    if explanation.reference is not None:
-        yield _make_prediction_table("pieces of the reference", explanation.reference.predictions)
     words = [
         (word.word, " ".join(word.source_words), format_probability(word.probability), f"{word.entropy:.2f}")
         for word in explanation.words
@@ -210,12 +197,6 @@ def make_tables(explanation: Explanation) -> Iterator[Table]:
         (head.name, f"{head.sharpness:.3f}", _list_attended(explanation, head.weights)) for head in explanation.heads
     ]
     yield Table("cross-attention by head", ("layer.head", "mean of highest", "highest weights"), heads, (1,))
-    header = ("position", "", "status", "score", "candidate (*: leads to the translation)")
-    yield Table("search", header, [*_list_candidates(explanation)], (0, 3))
-
-
-def _describe_scores(score: float, ranking_score: float) -> str:
-    return f"log-probability {score:.4f}, with length penalty {ranking_score:.4f}"
 
 
 def _make_prediction_table(title: str, predictions: Sequence[TokenPrediction]) -> Table:
@@ -240,13 +221,3 @@ def _list_attended(explanation: Explanation, weights: Sequence[float]) -> str:
     """Return the source pieces with the highest weights."""
     best = sorted(zip(weights, explanation.src_pieces, strict=True), key=lambda pair: -pair[0])[:N_ATTENDED]
     return "  ".join(f"{label_piece(piece)} {weight:.3f}" for weight, piece in best)
-
-
-def _list_candidates(explanation: Explanation) -> Iterator[tuple[str, str, str, str, str]]:
-    path = {*explanation.search_path}
-    for position, branches in enumerate(explanation.search):
-        for rank, branch in enumerate(branches):
-            is_on_path = (position, rank) in path
-            if rank < N_CANDIDATES or branch.status in ("finished", "cut") or is_on_path:
-                pieces = " ".join(map(label_piece, explanation.list_search_pieces(position, rank)))
-                yield str(position + 1), "*" * is_on_path, branch.status, f"{branch.score:.4f}", pieces

@@ -70,24 +70,4 @@
   fill(find("head"), Math.max(...data.attention.map((heads) => heads.length)));
   find("explorer").hidden = false;
   show(0);
-
-  // --- the path of one hypothesis through the search
-
-  const cells = new Map([...find("search").querySelectorAll("[data-cell]")].map((cell) => [cell.dataset.cell, cell]));
-  const trace = (id) => {
-    cells.forEach((cell) => cell.classList.remove("path"));
-    for (let cell = cells.get(id); cell; cell = cells.get(cell.dataset.parent)) {
-      cell.classList.add("path");
-    }
-  };
-  cells.forEach((cell, id) => cell.addEventListener("pointerenter", () => trace(id)));
-  for (const item of find("results").children) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...item.childNodes);
-    item.append(button);
-    for (const event of ["focus", "pointerenter", "click"]) {
-      button.addEventListener(event, () => trace(item.dataset.cell));
-    }
-  }
 })();
