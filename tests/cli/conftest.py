@@ -30,5 +30,4 @@ def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
     monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 100)

@@ -11,15 +11,11 @@ from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # py
 
 from transformer_mt.evaluation.metrics import Scorer, Texts, score_corpus
 
-BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
+BOOTSTRAP_SAMPLES = 1000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
 MIN_DIFFERENT = 6
-"""Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
-2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
-
-PValues = tuple[float | None, float | None]
-"""Of paired bootstrap resampling, and of approximate randomisation; None: not computed."""
-MISSING_P_VALUES: PValues = (None, None)
+"""Minimum number of different translations for a p-value. If one system is better in 5 of 5, a sign test has
+p = 2 / 2^5 = 0.06, but the bootstrap reports about 0.01."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +26,14 @@ class SystemScore:
     That command prints their mean and half this width, which may leave the scale. A p-value is the probability of a
     difference at least as large if both systems were equally good.
 
-    The baseline has no difference and no p-values. With more than `MAX_RESAMPLED_PAIRS` pairs, there are no interval
-    and no p-values. With fewer than `MIN_DIFFERENT` different translations, there are no p-values.
+    The baseline has no difference and no p-value. With more than `MAX_RESAMPLED_PAIRS` pairs, there are no interval
+    and no p-value. With fewer than `MIN_DIFFERENT` different translations, there is no p-value.
     """
 
     score: float
     interval: tuple[float, float] | None = None
     difference: float | None = None
     p_bootstrap: float | None = None
-    p_randomisation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class MetricComparison:
         return self.systems[0]
 
     def explain_missing_p_values(self, n_pairs: int) -> str:
-        """Return why a difference has no p-values; empty if all have them."""
+        """Return why a difference has no p-value; empty if all have one."""
         if all(system.difference is None or system.p_bootstrap is not None for system in self.systems):
             return ""
         if n_pairs > MAX_RESAMPLED_PAIRS:
@@ -67,25 +62,21 @@ def score_systems(
 ) -> dict[str, MetricComparison]:
     """Score systems by each metric, or by the metrics `names`, and compare every system with the first one.
 
-    The tests are paired bootstrap resampling (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell
-    2005), as `sacrebleu --paired-bs` and `--paired-ar` compute them.
+    The test is paired bootstrap resampling (Koehn 2004), as `sacrebleu --paired-bs` computes it.
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
     metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
-    p_values: dict[str, list[PValues]] = {}
+    p_values: dict[str, list[float | None]] = {}
     if len(systems) > 1 and len(references) <= MAX_RESAMPLED_PAIRS:
         p_values = _test_differences(metrics, systems, references)
     comparisons: dict[str, MetricComparison] = {}
     for name, metric in metrics.items():
         values = [score_corpus(metric, texts, references).value for texts in systems]
         intervals = [_find_interval(metric, texts, references) for texts in systems]
-        signature = metric.get_signature()
-        if name in p_values:
-            signature.update("ar", RANDOMISATION_TRIALS)
         scores = [SystemScore(values[0], intervals[0])]
-        for i, p in enumerate(p_values.get(name, [MISSING_P_VALUES] * (len(systems) - 1)), start=1):
-            scores.append(SystemScore(values[i], intervals[i], values[i] - values[0], *p))
-        comparisons[name] = MetricComparison(str(signature), scores)
+        for i, p in enumerate(p_values.get(name, [None] * (len(systems) - 1)), start=1):
+            scores.append(SystemScore(values[i], intervals[i], values[i] - values[0], p))
+        comparisons[name] = MetricComparison(str(metric.get_signature()), scores)
     return comparisons
 
 
@@ -106,22 +97,21 @@ def _find_interval(metric: Metric, hypotheses: Texts, references: Texts) -> tupl
 
 def _test_differences(
     metrics: Mapping[str, Metric], systems: Sequence[Texts], references: Texts
-) -> dict[str, list[PValues]]:
+) -> dict[str, list[float | None]]:
     """Return the p-values of all systems but the first, by metric."""
     named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
-    keys, bootstrap = PairedTest(named, metrics, [references], "bs", BOOTSTRAP_SAMPLES)()
-    _, randomisation = PairedTest(named, metrics, [references], "ar", RANDOMISATION_TRIALS)()
+    keys, results = PairedTest(named, metrics, [references], "bs", BOOTSTRAP_SAMPLES)()
     n_different = [sum(ours != first for ours, first in zip(texts, systems[0], strict=True)) for texts in systems]
-    p_values: dict[str, list[PValues]] = {}
+    p_values: dict[str, list[float | None]] = {}
     for name, key in zip(metrics, keys, strict=True):
-        by_bootstrap, by_randomisation = (cast("list[Result]", results[key]) for results in (bootstrap, randomisation))
+        first, *others = cast("list[Result]", results[key])
         p_values[name] = []
-        for i in range(1, len(systems)):
-            if by_bootstrap[i].score == by_bootstrap[0].score:
-                found = 1.0, 1.0  # sacreBLEU counts larger differences only, and would report significance
-            elif n_different[i] >= MIN_DIFFERENT:
-                found = by_bootstrap[i].p_value, by_randomisation[i].p_value
+        for result, count in zip(others, n_different[1:], strict=True):
+            if result.score == first.score:
+                found = 1.0  # sacreBLEU counts larger differences only, and would report significance
+            elif count >= MIN_DIFFERENT:
+                found = result.p_value
             else:
-                found = MISSING_P_VALUES
+                found = None
             p_values[name].append(found)
     return p_values
