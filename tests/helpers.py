@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,16 @@ def parse_page(page: str, scripts: int = 0) -> Any:
         styles = [element.attrib.get("style", ""), element.text or "" if element.tag == "style" else ""]
         assert not any(text in style for style in styles for text in ("url(", "@import"))
     return document
+
+
+def assert_no_empty_part(page: Any) -> None:
+    """Assert that each table, list and figure has content, and that something follows each heading."""
+    filled = {"table", "ul", "ol", "dl", "pre", "figure", "summary", "h1", "h2", "h3"}
+    for element in page.iter():
+        assert element.tag not in filled or "".join(element.itertext()).strip(), f"an empty {element.tag}"
+    for parent in page.iter():
+        for tag, following in pairwise([*(child.tag for child in parent), "end"]):
+            assert tag not in ("h2", "h3") or following not in ("h1", "h2", "script", "end", *(["h3"] * (tag == "h3")))
 
 
 def random_batch(n_pairs: int, src_length: int, tgt_length: int, n_ids: int, pad: int) -> Batch:

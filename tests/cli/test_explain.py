@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_page
+from helpers import Tmt, assert_no_empty_part, assert_succeeded, assert_user_error, load_plain, parse_page
 
 SENTENCE = "one two three"
 HOSTILE = "one </script><b>&\"' two\t\x1b[31m \u202e"
@@ -41,6 +41,7 @@ def test_page_is_valid_and_hostile_text_stays_text(tiny_run: Path, tmt: Tmt, tmp
     assert f"{page} is written" in done.stderr
     text = page.read_text(encoding="utf-8")
     document = parse_page(text, scripts=2)
+    assert_no_empty_part(document)
     assert document.find(".//b") is None
     assert all(character.isprintable() or character == "\n" for character in text)
     data = json.loads(document.find(".//script[@id='data']").text)

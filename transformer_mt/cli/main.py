@@ -45,7 +45,7 @@ GROUPS = {
     },
     "improve and measure": {
         "evaluate": "compute BLEU, chrF and TER, compare systems",
-        "report": "write one HTML page about a run, or compare several on one page",
+        "report": "write one HTML page about a run",
         "synthesize": "make training pairs from text in one language",
     },
 }

@@ -1,4 +1,4 @@
-"""`tmt report`: one HTML page about a run, or about several."""
+"""`tmt report`: one HTML page about a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.command import Command, group, option, positional
-from transformer_mt.cli.options import LoadingOptions, tag_option
+from transformer_mt.cli.command import Command, group, option
+from transformer_mt.cli.options import LoadingOptions, run_argument, tag_option
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import check_files, check_output
 from transformer_mt.system.files import write_text
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Command):
-    """Write one HTML page about a run, or compare several on one page.
+    """Write one HTML page about a run.
 
-    The page has scores with 95 % intervals, example translations, scores by sentence length, attention, curves, data,
-    settings, cost, and how to reproduce the run. It needs no network and no other file. The test sets are translated
-    for it, or the validation set if there are none. Several runs are compared with significance tests.
+    The page has scores with 95 % intervals, example translations, curves, data, settings, cost, and how to reproduce
+    the run. It needs no network and no other file. The test sets are translated for it, or the validation set if there
+    are none.
     """
 
     EXAMPLE: ClassVar[str] = "tmt report runs/mine"
 
-    systems: tuple[Path, ...] = positional("run folders, of the same languages", metavar="RUN")
-    output: Path | None = option(
-        "the page (default: report.html in the run folder, or in the current folder for several runs)", metavar="F.html"
-    )
-    src: Path | None = option("source sentences (default: test sets of the runs)", metavar="F")
+    run: Path = run_argument()
+    output: Path | None = option("the page (default: report.html in the run folder)", metavar="F.html")
+    src: Path | None = option("source sentences (default: test sets of the run)", metavar="F")
     ref: Path | None = option("reference translations, line by line", metavar="G")
     loading: LoadingOptions = group(LoadingOptions)
     tag: str | None = tag_option()
@@ -42,22 +40,23 @@ class Report(Command):
         if bool(self.src) != bool(self.ref):
             raise UserError("report: --src and --ref go together")
         check_files(self.src, self.ref)
-        from transformer_mt.flows.report import make_report, open_runs
+        from transformer_mt.flows.report import make_report, open_run
 
-        runs = open_runs(self.systems, self.loading.checkpoint or "best")
-        output = self.output or (self.systems[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+        run = open_run(self.run, self.loading.checkpoint or "best")
+        output = self.output or self.run / "report.html"
         if output.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"{output}: the page is HTML; pass a name that ends in .html")
         check_output(output, self.src, self.ref)
-        page, notes = make_report(runs, self._load_translator, (self.src, self.ref) if self.src and self.ref else None)
+        files = (self.src, self.ref) if self.src and self.ref else None
+        page, notes = make_report(run, self._load_translator(), files)
         for note in notes:
             warnings.warn(note, stacklevel=1)
         write_text(output, page)
         print(output)
 
-    def _load_translator(self, run: Path) -> Translator:
+    def _load_translator(self) -> Translator:
         tag = {} if self.tag is None else {"tag": self.tag}
         from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
 
-        return load_translator(run, self.loading.make_load_options(), n_best=1, **FORCE_TORCH, **tag)
+        return load_translator(self.run, self.loading.make_load_options(), n_best=1, **FORCE_TORCH, **tag)

@@ -16,11 +16,9 @@ from transformer_mt.tools.pages.page_rendering import (
     BASE,
     LEFT,
     MAX_DOTS,
-    MAX_SERIES,
     RIGHT,
     TOP,
     WIDTH,
-    draw_bars,
     draw_lines,
     find_ticks,
 )
@@ -47,11 +45,8 @@ def test_text_and_drawings_have_the_contrast_of_wcag_aa(theme: int) -> None:
     block = re.findall(r":root \{(.*?)\}", STYLE.read_text(encoding="utf-8"), re.DOTALL)[theme]
     colours = dict(re.findall(r"--(\w+): (#\w+)", block))
     for background in ("page", "box"):
-        assert all(contrast(colours[name], colours[background]) >= 4.5 for name in ("text", "dim"))
-        assert all(contrast(colours[name], colours[background]) >= 4.5 for name in ("warning", "error"))
-    series = ["first", "second", "third", "fourth", "fifth", "sixth"]
-    assert len(series) == MAX_SERIES
-    assert all(contrast(colours[name], colours["page"]) >= 3 for name in series)
+        assert all(contrast(colours[name], colours[background]) >= 4.5 for name in ("text", "dim", "warning"))
+        assert all(contrast(colours[name], colours[background]) >= 3 for name in ("first", "second"))
 
 
 # --- Geometry of charts -----------------------------------------------------------------------------------------------
@@ -74,23 +69,6 @@ def test_values_that_are_equal_but_for_rounding_have_ticks_from_zero(value: floa
     ticks = find_ticks(value, value * (1 + 1e-15))
     assert 0 in ticks
     assert ticks[0] <= value <= ticks[-1]
-
-
-def test_heights_of_bars_are_proportional_to_the_values() -> None:
-    chart = draw_bars("BLEU", ["short", "long"], {"a": [20.0, 40.0], "b": [10.0, 0.0]})
-    heights = [bar.height for bar in chart.bars]
-    assert heights == pytest.approx([heights[0], 2 * heights[0], heights[0] / 2, 0])
-    assert all(bar.y + bar.height == pytest.approx(BASE) for bar in chart.bars)
-    assert chart.description == "a: short 20, long 40; b: short 10, long 0"
-
-
-def test_bars_do_not_overlap() -> None:
-    chart = draw_bars("words", ["0", "5", "10"], {"en": [3, 1, 7], "de": [0, 1, 2]})
-    bars = sorted(chart.bars)
-    bars.sort(key=lambda bar: bar.x)
-    assert all(one.x + one.width <= other.x + 1e-6 for one, other in pairwise(bars))
-    assert bars[0].x >= LEFT
-    assert bars[-1].x + bars[-1].width <= WIDTH - RIGHT
 
 
 STEPS = st.lists(st.integers(0, 10**7), min_size=1, max_size=2 * MAX_DOTS, unique=True).map(sorted)

@@ -55,9 +55,6 @@ WIDTH, HEIGHT = 640, 220  # of a drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 76, 30, 14, 32  # margins of the drawing around the data
 BASE = HEIGHT - BOTTOM  # y of the horizontal axis
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
-LETTER = 8  # width of a letter of a label
-BAR_SHARE = 0.84  # of the width of a bin that its bars fill
-MAX_SERIES = 6  # that style.css distinguishes
 MAX_DOTS = 40  # points of a line that are marked one by one
 MAX_INTERVALS = 4  # that the difference of the values spans between the lines of the grid
 SMALLEST = 1e-12  # difference that a drawing shows
@@ -67,17 +64,6 @@ Point = tuple[float, float]
 
 Label = tuple[float, str]
 """Position on an axis, and text."""
-
-
-class Bar(NamedTuple):
-    """A bar, with the text that appears when the pointer is over it."""
-
-    series: int
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
 
 
 class Dot(NamedTuple):
@@ -108,41 +94,11 @@ class Chart:
     x_labels: Sequence[Label]
     y_labels: Sequence[Label]
     """Each has a line of the grid."""
-    bars: Sequence[Bar] = ()
-    lines: Sequence[PlotLine] = ()
+    lines: Sequence[PlotLine]
     view_box: str = f"0 0 {WIDTH} {HEIGHT}"
     left: int = LEFT
     right: int = WIDTH - RIGHT
     base: int = BASE
-
-
-# --- bars -------------------------------------------------------------------------------------------------------------
-
-
-def draw_bars(title: str, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Chart:
-    """Draw the values of several series side by side, in one group for each name. Values are not negative."""
-    ticks = find_ticks(0, max((value for series in values.values() for value in series), default=0))
-    unit = (BASE - TOP) / ticks[-1]  # height of a value of one
-    group = PLOT_WIDTH / max(1, len(names))
-    width = group * BAR_SHARE / max(1, len(values))
-    bars: list[Bar] = []
-    for i, (series, heights) in enumerate(values.items()):
-        for j, (name, value) in enumerate(zip(names, heights, strict=True)):
-            x = LEFT + group * (j + (1 - BAR_SHARE) / 2) + i * width
-            bars.append(Bar(i, x, BASE - unit * value, width, unit * value, f"{series}, {name}: {_format(value)}"))
-    label_width = LETTER * (2 + max(map(len, names), default=0))
-    labelled = range(0, len(names), math.ceil(label_width / group))
-    return Chart(
-        title,
-        "; ".join(
-            f"{series}: {', '.join(f'{name} {_format(value)}' for name, value in zip(names, heights, strict=True))}"
-            for series, heights in values.items()
-        ),
-        list(values),
-        [(LEFT + group * (j + 0.5), names[j]) for j in labelled],
-        [(BASE - unit * tick, shorten(tick)) for tick in ticks],
-        bars=bars,
-    )
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
