@@ -146,7 +146,6 @@ def test_an_interrupted_run_names_its_best_step_in_log_and_readme(
 
     def interrupted_step(self: Trainer) -> StepDone:
         if self.progress.step == 5:
-            self.writer.wait()
             readmes.append(run.readme.read_text(encoding="utf-8"))
             os.kill(os.getpid(), signal.SIGINT)
         return take_step(self)

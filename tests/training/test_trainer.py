@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import threading
 from collections.abc import Callable
 from math import nan
 from pathlib import Path
@@ -16,17 +15,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import Tmt, assert_succeeded
 from pydantic import TypeAdapter, ValidationError
-from safetensors.torch import load_file
 
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.flows.evaluation import Validator
-from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.train_step import BatchLoss, LossScale, StepMetrics, TrainStep
-from transformer_mt.training.trainer import CheckpointWriter, Progress, StepDone, Trainer
+from transformer_mt.training.trainer import Progress, StepDone
 from transformer_mt.training.training_config import Interval, TrainConfig, ValidationConfig
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
@@ -162,41 +158,6 @@ def test_the_checkpoint_of_a_stop_is_not_recommended(here, tmt, poison) -> None:
     assert RunFolder(here / "runs" / "tiny").find_checkpoint("last").step == 5
     done = tmt(*settings, "validation.every=100")
     assert (done.returncode, "--checkpoint 4" in done.stderr) == (2, True), done.stderr
-
-
-def test_training_continues_during_a_write_and_changes_nothing_in_it(
-    here: Path, tmt: Tmt, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each write starts only after a later step was taken, or when the training waits for it."""
-    write, wait, may_write = checkpoints.write, CheckpointWriter.wait, threading.Event()
-    take_step, during = Trainer.take_step, list[int]()
-
-    def write_late(*arguments: Any) -> None:
-        may_write.wait()
-        may_write.clear()
-        write(*arguments)
-
-    def record_step(self: Trainer) -> Any:
-        milestone = take_step(self)
-        if self.writer._pending is not None:  # pyright: ignore[reportPrivateUsage]
-            during.append(milestone.step)
-        return milestone
-
-    def release(self: CheckpointWriter) -> None:
-        may_write.set()
-        wait(self)
-        may_write.clear()
-
-    monkeypatch.setattr(checkpoints, "write", write_late)
-    monkeypatch.setattr(CheckpointWriter, "wait", release)
-    monkeypatch.setattr(Trainer, "take_step", record_step)
-    assert_succeeded(tmt("train", "--config", "tiny.yaml"))
-    assert during == [5, 6, 7, 8, 9, 10, 11, 12]
-    ours, reference = RunFolder(here / "runs" / "tiny"), RunFolder(tiny_run)
-    assert [*ours.list_checkpoint_folders()] == [*reference.list_checkpoint_folders()]
-    for step in ours.list_checkpoint_folders():
-        left, right = (load_file(run.locate_checkpoint(step) / "model.safetensors") for run in (ours, reference))
-        assert all(torch.equal(left[name], right[name]) for name in right)
 
 
 def test_signal_during_the_last_validation_stops_the_run(here, tmt, monkeypatch) -> None:

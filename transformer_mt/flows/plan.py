@@ -111,7 +111,6 @@ def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float)
     n_padded_per_epoch = float((n * (src + tgt)).sum())
     start = time.perf_counter()
     trainer.save(scores={})
-    trainer.writer.wait()
     return Measurements(
         setup_seconds=setup_seconds,
         step_seconds=window.seconds / window.total("n_padded") * n_padded_per_epoch / parts.steps_per_epoch,

@@ -356,8 +356,6 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
     n_trained = sum(each.nbytes for each in list_trained_parameters(model))
     step_bytes = (MOMENTS_PER_WEIGHT + 1) * n_trained  # + 1: the sum of gradients; the trial itself holds one gradient
-    if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
-        step_bytes += MOMENTS_PER_WEIGHT * n_trained + sum(parameter.nbytes for parameter in model.parameters())
     is_packed = can_pack(config.model, machine.device)
 
     def try_batch(batch: Batch) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Prefetcher
@@ -21,7 +19,7 @@ from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, Count, format_score, is_better
 from transformer_mt.system.launcher import StopSignals
-from transformer_mt.system.log import log, log_rank0
+from transformer_mt.system.log import log_rank0
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
@@ -162,58 +160,6 @@ class LogWindow:
         return scalars
 
 
-# --- writing checkpoints ----------------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-
-
-class CheckpointWriter:
-    """Context manager that runs one write at a time in a thread. Leaving the context waits for it.
-
-    Writing needs seconds for a large model, mostly for the disk and checksums, which release the GIL.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[None] | None = None
-
-    def __enter__(self) -> CheckpointWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-        if self._pending is not None and (error := self._pending.exception()):  # another error ended the training
-            log(f"tmt: the last checkpoint was not written: {error}")
-
-    def submit(self, write: Callable[[], None]) -> None:
-        """Start a write. Wait for the previous one first, and raise its error."""
-        self.wait()
-        self._pending = self._pool.submit(write)
-
-    def wait(self) -> None:
-        """Wait for the write that is under way, and raise its error."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def raise_error(self) -> None:
-        """Raise the error of a write that has failed, without waiting for one that is under way."""
-        if self._pending is not None and self._pending.done():
-            self.wait()
-
-
-def copy_to_host(values: T) -> T:
-    """Copy the tensors in nested dicts and lists to the CPU, so that training can change the originals."""
-    copied: Any = values
-    if isinstance(values, Tensor):
-        copied = values.detach().to("cpu", copy=True)
-    elif isinstance(values, dict):
-        copied = {key: copy_to_host(value) for key, value in cast("dict[Any, Any]", values).items()}
-    elif isinstance(values, list):
-        copied = [copy_to_host(value) for value in cast("list[Any]", values)]
-    return cast(T, copied)
-
-
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
@@ -221,8 +167,8 @@ def copy_to_host(values: T) -> T:
 class Trainer:
     """Trains a model on a stream of batches, with checkpoints and early stopping.
 
-    `validate` scores the current weights, so the trainer knows nothing about decoding. Rank 0 calls `after_save` in the
-    writing thread, after each checkpoint. A warm start is validated before the first step.
+    `validate` scores the current weights, so the trainer knows nothing about decoding. Rank 0 calls `after_save` after
+    each checkpoint. A warm start is validated before the first step.
     """
 
     train_step: TrainStep
@@ -240,7 +186,6 @@ class Trainer:
 
     progress: Progress = field(default_factory=Progress)
     window: LogWindow = field(default_factory=LogWindow)
-    writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     pending: list[tuple[int, StreamPosition, StepMetrics]] = field(default_factory=list[Any])
     """Steps, the position of their first batch, and their metrics, which are still on the device."""
     has_warned_of_degenerate_output: bool = False
@@ -253,12 +198,11 @@ class Trainer:
         Raises `Interrupted` after a stop signal, and `DivergedError` after many steps without a finite gradient.
         """
         self.last_time = time.perf_counter()
-        with StopSignals() as stop, self.prefetcher, self.writer:
+        with StopSignals() as stop, self.prefetcher:
             self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
             if self.config.init_from and self.progress.step == 0 and not self.progress.initial_scores:
                 self.validate_and_save()
             while (reason := self.progress.stop_reason(self.config, self.validation)) is None:
-                self.writer.raise_error()
                 self.logger.start(self.progress.step, self.config.log_every)
                 done = self.take_step()
 
@@ -276,7 +220,6 @@ class Trainer:
                     break
             if reason is not None and self.progress.last_validated != self.progress.step:
                 self.validate_and_save()
-            self.writer.wait()
             self.ranks.barrier()  # torchrun would kill rank 0 while it saves, if another rank exited before
             if signal := self.ranks.all_reduce_max(stop.number):
                 raise Interrupted(signal, self.progress.describe(self.validation.metric))
@@ -336,7 +279,6 @@ class Trainer:
             lines = self.describe_lines(first_batch)
             log_rank0(f"step {step:,} skipped: the {culprit} is not finite ({lines})")
         if progress.skipped_in_a_row == MAX_SKIPPED:
-            self.writer.wait()
             raise self.describe_divergence(first=step - MAX_SKIPPED + 1)
 
     def describe_divergence(self, first: int) -> DivergedError:
@@ -419,10 +361,7 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self, scores: dict[str, float], *, stopped: bool = False, is_rejected: bool = False) -> None:
-        """Write a checkpoint of this step, and then delete those that `keep` does not list.
-
-        The state is copied to the CPU, and written in the background.
-        """
+        """Write a checkpoint of this step, and then delete those that `keep` does not list."""
         self.flush_metrics()
         self.update_time()
         if not self.ranks.is_rank0:
@@ -431,19 +370,11 @@ class Trainer:
         step = self.progress.step
         folder, metric = self.run.locate_checkpoint(step), self.validation.metric
         info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected)
-        self.writer.wait()  # before the copy, so that there is only one
-        weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
-        state = copy_to_host(self.collect_state())
-        can_prune = not self.progress.skipped_in_a_row  # else the next steps may call for an older checkpoint
-
-        def write() -> None:
-            checkpoints.write(info, weights, state)
-            if can_prune:
-                checkpoints.prune(self.run, self.keep)
-            if self.after_save is not None:
-                self.after_save()
-
-        self.writer.submit(write)
+        checkpoints.save(info, self.train_step.model, self.collect_state())
+        if not self.progress.skipped_in_a_row:  # else the next steps may call for an older checkpoint
+            checkpoints.prune(self.run, self.keep)
+        if self.after_save is not None:
+            self.after_save()
 
     def collect_state(self) -> State:
         """Return the training state for a resume. Random numbers depend only on seed and step."""
