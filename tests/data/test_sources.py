@@ -8,22 +8,17 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
-from helpers import RUN_RECORD
 
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import SPLITS, load_corpus, load_pairs
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.resolve import pin_revisions
-from transformer_mt.runs.folder import FORMAT, RunFolder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -334,38 +329,6 @@ def test_subset_split_and_revision_are_passed_to_load_dataset(monkeypatch: pytes
     assert asked == [(("some/name", "en-de"), {"split": "test", "revision": revision}) for revision in ("v1", "v2")]
 
 
-def test_a_resumed_run_keeps_the_revision_of_each_split(tmp_path: Path) -> None:
-    new = [{"dataset": "a", "name": name, "split": name} for name in ("x", "y")]
-    old = [{**each, "revision": f"of {each['name']}"} for each in new]
-    of_new, of_run = (
-        Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": sources}})
-        for sources in (new, old)
-    )
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    run.config.write_text(json.dumps(of_run.model_dump(mode="json")), encoding="utf-8")
-    run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
-    assert [source.revision for source in pin_revisions(run, of_new).data.train_sources] == ["of x", "of y"]
-
-
 def test_a_saved_data_set_without_a_split_name_is_the_training_split() -> None:
     assert error_of(**saved("saved", ROWS), split="test") == "saved: no split test; set `split`: it has train"
     assert load(dataset="saved", split="train")[0] == PAIRS
-
-
-def test_a_new_run_fixes_the_newest_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Path("folder").mkdir()
-    sources = [
-        {"dataset": name, "name": name, **more} for name, more in (("a", {"revision": "v1"}), ("b", {}), ("folder", {}))
-    ]
-    test = {"t": {"dataset": "b", "split": "test"}, "u": {"src": "x", "tgt": "y"}}
-    config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": sources, "test": test}})
-    monkeypatch.setattr("huggingface_hub.dataset_info", lambda name, **_: SimpleNamespace(sha=f"newest {name}"))
-    data = pin_revisions(RunFolder(tmp_path / "run"), config).data
-    assert [source.revision for source in data.sources] == ["v1", "newest b", None, "newest b", None]
-
-    def fail(*_: object, **__: object) -> NoReturn:
-        raise ConnectionError
-
-    monkeypatch.setattr("huggingface_hub.dataset_info", fail)
-    assert pin_revisions(RunFolder(tmp_path / "run"), config).data == config.data

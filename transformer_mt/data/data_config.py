@@ -6,9 +6,9 @@ The keys `filters` and `modifiers` are defined by tools and added in `flows/conf
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -151,7 +151,7 @@ class Source(Section):
     subset: str | None = None
     """configuration of a data set, such as en-de"""
     revision: str | None = None
-    """commit, tag or branch of a data set on the hub; null: the newest commit when the run is created"""
+    """commit, tag or branch of a data set on the hub; null: the newest commit when the text is first read"""
     split: str | None = None
     """split of a data set or the built-in corpus: train (the default for data.train), validation, test, ..."""
     src_column: str | None = None
@@ -214,9 +214,6 @@ class Source(Section):
             if name != "_" and name in self.columns[:number]:
                 raise section_error("columns", f'two columns are named "{name}": rename one, or write _ to skip it')
         return self
-
-
-S = TypeVar("S", bound=Source)
 
 
 class NamedSource(Source):
@@ -359,21 +356,6 @@ class DataConfig(Section):
     def sources(self) -> tuple[Source, ...]:
         """Return the sources of all training pairs and held-out sets."""
         return (*self.train_sources, *(source for _, source in self.iterate_held_out_sources()))
-
-    def with_revisions(self, find: Callable[[Source], str | None]) -> Self:
-        """Return a copy in which data sets without a revision have the one that `find` returns for their source."""
-
-        def pin(source: S) -> S:
-            if source.dataset is None or source.revision is not None:
-                return source
-            return source.model_copy(update={"revision": find(source)})
-
-        def pin_all(sources: S | tuple[S, ...]) -> S | tuple[S, ...]:
-            return tuple(map(pin, sources)) if isinstance(sources, tuple) else pin(sources)
-
-        validation = None if self.validation is None else pin_all(self.validation)
-        test = {name: pin(source) for name, source in self.test.items()}
-        return self.model_copy(update={"train": pin_all(self.train), "validation": validation, "test": test})
 
     def languages_of(self, tag: str | None) -> tuple[str, str]:
         """Return the languages of the first training source with this tag, or of the first one if `tag` is None.

@@ -96,8 +96,6 @@ def read_source(
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
-HUB_SECONDS = 10.0  # to ask for the newest commit of a data set
-
 
 def _read_dataset(
     source: Source, columns: tuple[str, str], on_bad: OnBad, numbers: Sequence[str]
@@ -110,20 +108,6 @@ def _read_dataset(
     values = (dict(zip(block, row, strict=True)) for block in blocks for row in zip(*block.values(), strict=True))
     numbered = (Row(number, row) for number, row in enumerate(values, start=1))
     return make_pairs(numbered, columns, name, on_bad, numbers)
-
-
-def find_revision(dataset: str) -> str | None:
-    """Return the newest commit of a data set on the hub, or None for a folder or if the hub cannot be reached."""
-    if Path(dataset).exists():
-        return None
-    from huggingface_hub import dataset_info
-
-    try:
-        return dataset_info(dataset, timeout=HUB_SECONDS).sha
-    except Exception as error:  # the hub client's errors have no common base class
-        reason = str(error).partition("\n")[0]
-        log_rank0(f"data: {dataset}: the run does not fix a revision, because the hub cannot be reached ({reason})")
-        return None
 
 
 def _load_dataset(source: Source, split: str) -> Any:

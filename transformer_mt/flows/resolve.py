@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
 import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import find_revision
 from transformer_mt.data.stages import Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -56,7 +54,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     if requested.tokenizer.sampling > 0 and requested.tokenizer.kind == "unigram":
         raise UserError("tokenizer.sampling: unigram cannot sample subwords: set 0, or kind: bpe or byte_bpe")
     if not run.exists():
-        resolved = _resolve_machine_settings(pin_revisions(run, requested))
+        resolved = _resolve_machine_settings(requested)
         check_schedule_end(run, resolved, is_new=True)
         return resolved
     _refuse_exported(run)
@@ -66,7 +64,6 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     if requested.device in ("auto", old.device):
         keys.append("compile")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
-    kept["data"] = pin_revisions(run, requested).data
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     limits = {key: getattr(old.batches, key) for key in ("tokens", "packed_positions")}
     limits = {key: value for key, value in limits.items() if getattr(requested.batches, key) == "auto"}
@@ -75,21 +72,6 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     check_unchanged(run, old, resolved)
     check_schedule_end(run, resolved, is_new=False)
     return resolved
-
-
-def pin_revisions(run: RunFolder, config: Config) -> Config:
-    """Return the configuration with the revision of each data set: that of the run, or the newest one for a new run."""
-    if run.exists():
-        old = {_dataset_key(source): source.revision for source in configuration.load_settings(run).data.sources}
-        data = config.data.with_revisions(lambda source: old.get(_dataset_key(source)))
-    else:
-        find = cache(find_revision)  # one answer for all splits of a data set
-        data = config.data.with_revisions(lambda source: find(str(source.dataset)))
-    return config.model_copy(update={"data": data})
-
-
-def _dataset_key(source: Source) -> tuple[str | None, ...]:
-    return source.dataset, source.subset, source.split
 
 
 def _resolve_machine_settings(config: Config) -> Config:
@@ -156,16 +138,15 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
     if run.exists():
         _refuse_exported(run)
         old = configuration.load_settings(run)
-        data = pin_revisions(run, requested).data
-        settings = {"data": data, "tokenizer": requested.tokenizer, "seed": requested.seed}
+        settings = {"data": requested.data, "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 
 
 def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
-    """Read, filter and encode the data of a training before it starts, with the revisions of its run."""
+    """Read, filter and encode the data of a training before it starts."""
     run = RunFolder(Path(config.runs_dir) / str(config.name))
     check_data_settings(run, config)
-    return prepare_data(run, pin_revisions(run, config), runner)
+    return prepare_data(run, config, runner)
 
 
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
