@@ -21,8 +21,6 @@ from transformer_mt.tools.serving.server import make_server, open_listener, run_
 from transformer_mt.tools.serving.service import TranslationService
 
 WAIT = 20  # seconds; a test fails if it waits longer
-ENDLESS = {"min_length": 900_000, "max_length_offset": 1_000_000}
-"""Options of a search that ends only if it is stopped."""
 
 
 class GatedModel:
@@ -45,11 +43,6 @@ class GatedModel:
 def make_limits(**limits: Any) -> Limits:
     """Return the default limits of `tmt serve`, except for those given."""
     return Limits(**vars(LimitOptions(**limits)))
-
-
-def count_batches(service: TranslationService) -> float:
-    """Return the number of batches that have ended."""
-    return service.metrics.registry.get_sample_value("tmt_batch_lines_count") or 0.0
 
 
 def count_cancelled(service: TranslationService, reason: str) -> float:

@@ -99,15 +99,6 @@ def test_translations_of_an_ensemble_are_those_of_the_cpu(make_translators) -> N
     assert_same_translations(make_translators(n_models=2, beam=3), TEXTS)
 
 
-def test_a_cancelled_search_ends_and_changes_no_other(make_translators) -> None:
-    _, translator = make_translators(beam=2)
-    expected = translator.n_best(TEXTS)
-    found = translator.n_best(TEXTS, is_cancelled=lambda i: i == 1)
-    assert [each[0].text for i, each in enumerate(found) if i != 1] == [
-        each[0].text for i, each in enumerate(expected) if i != 1
-    ]
-
-
 def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
     targets = [tgt for _, tgt in load_pairs("test")[:6]]
     translators = make_translators()

@@ -17,7 +17,6 @@ from transformer_mt.decoding.search import (
     LogitsProcessor,
     MinLength,
     NoRepeatNgram,
-    StopCancelled,
     beam_candidates,
     beam_search,
 )
@@ -112,34 +111,3 @@ def test_min_length_equals_reference(
         assert all(len(one.ids) >= least if one.finished else len(one.ids) == LIMITS[i] for one in found)
         shortest += [len(one.ids) for one in found if one.finished]
     assert min(shortest, default=least) == least
-
-
-# --- cancellation -----------------------------------------------------------------------------------------------------
-
-
-@BEAMS
-def test_a_cancelled_sentence_ends_early_and_the_others_do_not_change(
-    toy: Any, assert_same: AssertSame, beam: int
-) -> None:
-    """The sentences that are cancelled later have moved to other rows by then."""
-    config = DecodingConfig(beam=beam)
-    sentences, limits = [1, 2, 3, 4, 5, 6], [12] * 6
-    wanted = run_search(toy(sentences, 30), config, limits=limits)
-    state = toy(sentences, 30)
-    cancelled_at = {1: 0, 4: 3, 5: 4}
-    stop = StopCancelled(lambda i: len(state.sizes) > cancelled_at.get(i, 99), len(sentences), EOS)
-    found = run_search(state, config, stop, limits=limits)
-    for i, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
-        if i in cancelled_at:
-            assert all(len(one.ids) <= cancelled_at[i] + 1 for one in ours)
-        else:
-            assert_same(ours, theirs)
-
-
-@BEAMS
-def test_the_search_stops_when_all_sentences_are_cancelled(toy: Any, beam: int) -> None:
-    state = toy([1, 2, 3], 30)
-    stop = StopCancelled(lambda _: len(state.sizes) > 2, 3, EOS)
-    config = DecodingConfig(beam=beam, min_length=50)
-    run_search(state, config, stop, limits=[1000] * 3)
-    assert len(state.sizes) == 3

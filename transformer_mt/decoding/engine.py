@@ -29,7 +29,6 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (
     Constraint,
     Hypothesis,
-    IsCancelled,
     LoadedRun,
     WordAlignment,
     batch_by_length,
@@ -38,7 +37,6 @@ from transformer_mt.decoding.search import (
     BeamState,
     DecoderCache,
     Sampler,
-    StopCancelled,
     beam_candidates,
     beam_search,
     make_processors,
@@ -137,7 +135,6 @@ class TorchEngine:
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         tgt_tags: Sequence[int] | None = None,
-        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
         scores: bool = True,
@@ -146,9 +143,8 @@ class TorchEngine:
 
         `tgt_tags` has the tag symbol that starts the hypotheses of each source; None: no tags.
         The tag symbol of a hypothesis has log-probability 0 and counts as a token.
-        `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
-        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
+        `line_numbers` seed the sampling, by default 1, 2, ... Each translation fulfils the constraint of its source
+        (beam search only). `scores` is ignored: there always are some.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
         n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
@@ -170,8 +166,6 @@ class TorchEngine:
             constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
-        if is_cancelled is not None:
-            processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:
             numbers = torch.tensor(line_numbers or range(1, len(sources) + 1), device=device)  # [n]
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
 words."""
-IsCancelled = Callable[[int], bool]
-"""Takes the index of a text or source, and returns whether its translation is no longer needed."""
 
 MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
 
@@ -214,7 +212,6 @@ class Engine(Protocol):
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         tgt_tags: Sequence[int] | None = None,
-        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
         scores: bool = True,

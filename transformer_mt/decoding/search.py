@@ -59,30 +59,6 @@ class ForcedTag(LogitsProcessor):
         self.tags = self.tags[rows]
 
 
-class StopCancelled(LogitsProcessor):
-    """Ends the search of sentences that nobody waits for any more, by allowing only EOS.
-
-    The other sentences of the batch are not affected.
-    """
-
-    def __init__(self, is_cancelled: Callable[[int], bool], n_sentences: int, eos: int) -> None:
-        """`is_cancelled` takes the index of a sentence in the call of the search."""
-        self.is_cancelled, self.eos = is_cancelled, eos
-        self.sentences: list[int] = [*range(n_sentences)]  # [B]
-
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid all tokens but EOS in cancelled sentences. [b, K, V] -> [b, K, V]."""
-        for row, sentence in enumerate(self.sentences[rows]):
-            if self.is_cancelled(sentence):
-                log_probs[row] = -torch.inf
-                log_probs[row, :, self.eos] = 0
-        return log_probs
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these sentences, in this order. [B']."""
-        self.sentences = [self.sentences[row] for row in cast(list[int], rows.tolist())]
-
-
 class NoRepeatNgram(LogitsProcessor):
     """Forbids a second occurrence of an n-gram (Paulus et al. 2018), unless that would forbid every token."""
 

@@ -26,7 +26,6 @@ from transformer_mt.decoding.interface import (
     UNKNOWN_MODEL,
     Engine,
     Hypothesis,
-    IsCancelled,
     LoadedRun,
     ModelProvenance,
     WordAlignment,
@@ -255,7 +254,6 @@ class Translator:
         scores: bool = True,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
-        is_cancelled: IsCancelled | None = None,
         **options: object,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
@@ -264,15 +262,14 @@ class Translator:
         text are merged. A text without letters is its own translation, unless it has a glossary term.
         Without `scores` an engine may omit them, if this is faster.
 
-        `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
-        it is true, the translations of this text are not needed, and its search ends soon.
+        `tags` has the tag of each text; by default it is `decoding.tag`.
         """
         translator = self.with_options(options) if options else self
         check_lists(texts=texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
         translator.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
         chosen = [translator.config.tag] * len(texts) if tags is None else tags
-        search = _LineSearch(translator, line_numbers, chosen, alignments, scores, is_cancelled)
+        search = _LineSearch(translator, line_numbers, chosen, alignments, scores)
         return search.translate([translator.read(text) for text in texts], on_batch)
 
     def read(self, text: str | Segment) -> Segment:
@@ -311,14 +308,13 @@ class Translator:
         scores: bool,
         tags: Sequence[str | None],
         on_batch: OnBatch | None,
-        is_cancelled: IsCancelled | None,
     ) -> list[list[Translation]]:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
         sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
         tag_ids = self.tag_ids(tags, len(sources))
         tgt_tags = [tag for _, (tag,) in tag_ids] if any(tgt for _, tgt in tag_ids) else None
-        hypotheses = self._search_ids(prepared, sources, line_numbers, tgt_tags, scores, on_batch, is_cancelled)
+        hypotheses = self._search_ids(prepared, sources, line_numbers, tgt_tags, scores, on_batch)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
@@ -330,7 +326,6 @@ class Translator:
         tgt_tags: Sequence[int] | None,
         scores: bool,
         on_batch: OnBatch | None,
-        is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not copied, in batches of similar length.
 
@@ -353,16 +348,11 @@ class Translator:
                 continue
             config = self.config.with_term_beam() if is_constrained else self.config
             for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
-                if is_cancelled is not None:
-                    batch = [i for i in batch if not is_cancelled(i)]
-                if not batch:
-                    continue
                 n_best_lists = self.engine.search(
                     [sources[i] for i in batch],
                     config,
                     [line_numbers[i] for i in batch],
                     None if tgt_tags is None else [tgt_tags[i] for i in batch],
-                    None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
                     scores=scores,
                 )
@@ -483,7 +473,6 @@ class _LineSearch:
     tags: Sequence[str | None]
     alignments: bool
     scores: bool
-    is_cancelled: IsCancelled | None
 
     @cached_property
     def provenances(self) -> Mapping[str | None, ModelProvenance]:
@@ -519,7 +508,7 @@ class _LineSearch:
             for i, line in enumerate(lines)
         ]
 
-    def _group_by_tag(self, lines: Sequence[int]) -> dict[str | None, list[int]]:
+    def _group_by_tag(self, lines: Collection[int]) -> dict[str | None, list[int]]:
         groups: dict[str | None, list[int]] = {}
         for i in lines:
             groups.setdefault(self.tags[i], []).append(i)
@@ -543,7 +532,6 @@ class _LineSearch:
     ) -> list[list[Translation]]:
         """Translate segments, each with the index of its line."""
         lines = [i for i, _ in segments]
-        is_cancelled = self.is_cancelled
         return translator.search_segments(
             [segment for _, segment in segments],
             numbers,
@@ -551,7 +539,6 @@ class _LineSearch:
             scores=self.scores,
             tags=[self.tags[i] for i in lines],
             on_batch=on_batch,
-            is_cancelled=None if is_cancelled is None else lambda row: is_cancelled(lines[row]),
         )
 
     def _review(
@@ -562,9 +549,8 @@ class _LineSearch:
         if (make_policy := translator.features.make_policy) is None:
             return n_best_lists
         reviewed = [*n_best_lists]
-        reviewable = {i for i, _ in rows if not (self.is_cancelled and self.is_cancelled(i))}
         reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}  # before and after, by line number
-        for tag, lines in self._group_by_tag(sorted(reviewable)).items():
+        for tag, lines in self._group_by_tag(dict.fromkeys(i for i, _ in rows)).items():
             provenance = self.provenances[tag]
             if (policy := make_policy(provenance, config)) is None:
                 continue

@@ -249,14 +249,6 @@ def test_the_first_translation_stays_if_none_has_fewer_faults(run: Run) -> None:
     assert "empty: 1" in guard.describe()
 
 
-def test_cancelled_lines_are_not_repaired(run: Run) -> None:
-    table = {"with 34 dogs": ["mit Hunden", "mit 34 Hunden"]}
-    lines = ["with 34 dogs"] * 2
-    texts, _, (found, _) = run(table, lines, is_cancelled=lambda line: line == 1)
-    assert texts[0] == "mit 34 Hunden"
-    assert [number for number, *_ in found] == [1]
-
-
 def test_the_guard_is_off_for_samples_and_on_request() -> None:
     for options in ({"sample": True}, {"guard": False}):
         assert Guard.make(PROVENANCE, DecodingConfig().with_options(options)) is None

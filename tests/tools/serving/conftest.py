@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, forget_lengths, make_model_options
-from serving_helpers import ENDLESS, GatedModel, make_limits
+from serving_helpers import GatedModel, make_limits
 from starlette.testclient import TestClient
 
 from transformer_mt.tools.serving.app import make_app
@@ -52,11 +52,6 @@ def client(make_client: MakeClient) -> TestClient:
 @pytest.fixture
 def gated(tiny_model: ServedModel) -> GatedModel:
     return GatedModel(tiny_model)
-
-
-@pytest.fixture
-def endless_model(tiny_run: Path) -> ServedModel:
-    return ServedModel(tiny_run, make_model_options("auto", **ENDLESS))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Limits, API keys, time-outs and disconnections: what is refused, and that the search really stops."""
+"""Limits, API keys, time-outs and disconnections: what is refused, and what is dropped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from helpers import wait_until
-from serving_helpers import GatedModel, count_batches
+from serving_helpers import GatedModel
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from transformer_mt.errors import UserError
 from transformer_mt.tools.serving.limits import ApiKeys
-from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.service import TranslationService
 
 MakeClient = Callable[..., TestClient]
@@ -59,13 +58,15 @@ def test_requests_above_the_limit_get_status_429(make_client: MakeClient, gated:
     assert client.post("/translate", json=ONE).status_code == 200
 
 
-def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_model: ServedModel) -> None:
-    client = make_client(models=[endless_model], timeout=0.5)
-    answer = client.post("/translate", json=ONE)
+def test_waiting_lines_are_dropped_at_the_time_limit(make_client: MakeClient, gated: GatedModel) -> None:
+    client = make_client(models=[gated.model], timeout=0.5)
+    answer = client.post("/translate", json={**ONE, "q": "one\n" * 200})
     assert answer.status_code == 504
     assert "0.5 seconds" in answer.json()["error"]
-    wait_until(lambda: count_batches(service_of(client)) == 1)
     assert service_of(client).n_running == 0
+    gated.gate.set()
+    assert client.post("/translate", json=ONE).status_code == 200
+    assert gated.n_lines < 200
 
 
 def test_api_keys_are_checked(make_client: MakeClient) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled
+from transformer_mt.decoding.interface import Constraint, Hypothesis
 from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
@@ -95,15 +95,13 @@ class CTranslate2Engine:
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         tgt_tags: Sequence[int] | None = None,
-        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
         scores: bool = True,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
 
-        Scores need another forward pass. CTranslate2 cannot stop a beam search, so `is_cancelled` has no effect on a
-        batch that has started.
+        Scores need another forward pass.
         """
         check_search(config)
         limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
@@ -221,7 +219,6 @@ class CombinedEngine:
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         tgt_tags: Sequence[int] | None = None,
-        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
         scores: bool = True,
@@ -232,8 +229,8 @@ class CombinedEngine:
         """
         plain = config.without_stages()
         if constraints is None and not any(find_unsupported_search_keys(plain)):
-            return self.fast.search(sources, plain, line_numbers, tgt_tags, is_cancelled, scores=scores)
-        return self.as_torch().search(sources, config, line_numbers, tgt_tags, is_cancelled, constraints)
+            return self.fast.search(sources, plain, line_numbers, tgt_tags, scores=scores)
+        return self.as_torch().search(sources, config, line_numbers, tgt_tags, constraints)
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096

@@ -60,7 +60,7 @@ class BatchingWorker:
         translate: Callable[[BatchOptions, Sequence[BatchLine]], Sequence[NBest]],
         observe: Callable[[int, float], None] = lambda n_lines, seconds: None,
     ) -> None:
-        """`translate` translates a batch. It may return anything for a line whose result is cancelled.
+        """`translate` translates a batch. A line waits up to `window` seconds for others.
 
         `observe` is called after each batch.
         """
@@ -72,7 +72,7 @@ class BatchingWorker:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, options: BatchOptions, lines: Sequence[SourceLine], lengths: Sequence[int]) -> list[NBest]:
-        """Return the translated lines of a text. The search stops with the task."""
+        """Return the translated lines of a text. If the task is cancelled, waiting lines are dropped."""
         loop = asyncio.get_running_loop()
         batch_lines: list[BatchLine] = []
         for i, (line, length) in enumerate(zip(lines, lengths, strict=True)):

@@ -73,7 +73,6 @@ class ServedModel:
             [line.text for line in lines],
             [line.position + 1 for line in lines],
             scores=False,
-            is_cancelled=lambda index: lines[index].result.cancelled(),
             n_best=options.n_best,
         )
 

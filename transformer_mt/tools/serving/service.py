@@ -214,7 +214,7 @@ class TranslationService:
         return RoutedText(source, detected, route)
 
     async def _translate(self, text: RoutedText, request: TranslateRequest) -> list[NBest]:
-        """Return the translated lines of a text. The search stops if the task is cancelled."""
+        """Return the translated lines of a text."""
         if text.route is None:
             return []
         pair, model, worker = text.route
