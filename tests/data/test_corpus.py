@@ -174,6 +174,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused() -> None:
     assert list(load(TEXT)) == [("a", "b")] * 3
 
 
+def test_a_truncated_table_names_the_folder_to_delete(write_corpus: WriteCorpus) -> None:
+    (shard,) = write_corpus(make_pairs(10)).shards
+    shard.path.write_bytes(shard.path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=f"^{shard.path.parents[1]}: "):
+        list(load(TEXT))
+
+
 def test_combined_corpora_share_their_shards(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SHARD_PAIRS", 2)
     parts = {name: write_corpus(make_pairs(n), name) for name, n in (("a", 3), ("b", 5))}

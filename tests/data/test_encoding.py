@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -203,9 +204,10 @@ def test_half_copied_arrays_are_refused_and_made_again(
     (file,) = Path("cache").glob(f"encode-*/00000/{name}")
     content = file.read_bytes()
     file.write_bytes(content[:-n_lost])
-    with pytest.raises(UserError, match=f"{file.parent}: .*tmt prepare"):
+    with pytest.raises(UserError, match=f"^{file.parents[1]}: "):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), LocalRunner(verifies=True))
+    shutil.rmtree(file.parents[1])
+    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     assert file.read_bytes() == content
 
 

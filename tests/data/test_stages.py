@@ -1,4 +1,4 @@
-"""Stages: finished tasks stay finished, damaged ones run again, and the results do not depend on who runs them."""
+"""Stages: finished tasks stay finished, and the results do not depend on who runs them."""
 
 from __future__ import annotations
 
@@ -71,54 +71,26 @@ def test_a_stage_whose_first_task_fails_leaves_no_folder() -> None:
     assert not [*Path("cache").iterdir()]
 
 
-@pytest.mark.parametrize("damage", ["change", "delete file", "delete folder"])
-def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
-    stage = make_stage()
-    LocalRunner()(stage)
-    before = read_folder(stage.folder)
-    file = stage.task_folder(3) / "text"
-    if damage == "change":
-        file.write_text("xyx")
-    elif damage == "delete file":
-        file.unlink()
-    else:
-        for each in file.parent.iterdir():
-            each.unlink()
-        file.parent.rmdir()
-    LocalRunner(verifies=True)(stage)
-    assert read_folder(stage.folder) == before
-    assert calls() == [0, 1, 2, 3, 4, 3]
-
-
-@pytest.mark.parametrize("metadata", [None, "[1]"])
-def test_a_task_without_valid_metadata_runs_again(metadata: str | None) -> None:
+def test_a_task_without_metadata_runs_again() -> None:
+    """Such as a part of a copied cache."""
     stage = make_stage()
     LocalRunner()(stage)
     before = read_folder(stage.folder)
     (stage.folder / "stage.json").unlink()
-    file = stage.task_folder(3) / "task.json"
-    if metadata is None:  # such as a part of a copied cache
-        file.unlink()
-    else:
-        file.write_text(metadata)
-        with pytest.raises(UserError, match="is damaged"):
-            LocalRunner()(stage)
-    LocalRunner(verifies=metadata is not None)(stage)
+    (stage.task_folder(3) / "task.json").unlink()
+    LocalRunner()(stage)
     assert read_folder(stage.folder) == before
 
 
-def test_verification_changes_nothing_that_is_intact_and_repeats_nothing() -> None:
-    stage, runner = make_stage(), LocalRunner(verifies=True)
-    runner(stage)
-    index = stage.folder / "stage.json"
-    before = index.stat()
-    LocalRunner(verifies=True)(stage)  # while other processes may read the index
-    assert index.stat() == before
-    index.write_text("[]")
-    assert len(LocalRunner(verifies=True)(stage)) == 5
-    (stage.task_folder(1) / "text").write_text("damaged")
-    runner(stage)
-    assert calls() == [0, 1, 2, 3, 4]
+def test_a_truncated_description_names_the_folder_to_delete() -> None:
+    stage = make_stage()
+    LocalRunner()(stage)
+    index, task = stage.folder / "stage.json", stage.task_folder(3) / "task.json"
+    for file in (index, task):
+        index.unlink(missing_ok=file == task)
+        file.write_text("{", encoding="utf-8")
+        with pytest.raises(UserError, match=f"^{stage.folder}: "):
+            LocalRunner()(stage)
 
 
 def test_a_full_disk_is_named_as_the_reason() -> None:

@@ -108,4 +108,4 @@ class Prepare(Command):
             return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})
         if engine.engine == "ray":
             return RayRunner(engine.tasks)
-        return LocalRunner(self.workers or count_available_cores(), verifies=True)
+        return LocalRunner(self.workers or count_available_cores())

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.stages import damaged_stage_error
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport
 
@@ -86,7 +87,7 @@ def read_record_batches(path: Path) -> Iterator[Any]:
 
     pa: Any = pyarrow
     with pa.OSFile(str(path)) as file:
-        reader = pa.ipc.open_file(file)
+        reader = _open_table(file, path)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
@@ -96,7 +97,17 @@ def _map_table(path: Path) -> Any:
     import pyarrow
 
     pa: Any = pyarrow
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    return _open_table(pa.memory_map(str(path)), path).read_all()
+
+
+def _open_table(file: Any, path: Path) -> Any:
+    """Open the table of a stage. Raises `UserError` if it is truncated."""
+    import pyarrow
+
+    try:
+        return cast(Any, pyarrow).ipc.open_file(file)
+    except ValueError:
+        raise damaged_stage_error(path.parents[1]) from None
 
 
 MAX_LISTED = 5  # pairs that a message lists

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
 from transformer_mt.data.data_config import LongPairs
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, damaged_stage_error
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
 
 SIDES = ("src", "tgt")
 
@@ -289,7 +288,7 @@ def _map_shard(folder: Path, n_pairs: int, id_types: Sequence[type[np.generic]])
         raise
     except (OSError, ValueError, IndexError):
         pass
-    raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare --engine local` to rebuild it")
+    raise damaged_stage_error(folder.parent)
 
 
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 The folder of a stage is in the cache, and its name ends in a hash of everything that determines the results:
 
     read-1a2b3c4d5e6f7a8b/
-        00000/        the files of task 0, and `task.json` with its metadata and the checksum of each file
+        00000/        the files of task 0, and `task.json` with its metadata
         00001/ ...
         stage.json    the metadata of all tasks, written when all are finished
 
@@ -18,9 +18,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from transformer_mt.system.files import (
     report_read_only_folder,
     write_text,
 )
-from transformer_mt.system.log import ProgressReport, log_rank0
+from transformer_mt.system.log import ProgressReport
 
 METADATA = "task.json"
 INDEX = "stage.json"
@@ -90,10 +90,7 @@ class Stage:
             try:
                 with atomic_new_folder(target) as temporary:
                     metadata = self.run(task, temporary)
-                    checksums = {file.name: compute_checksum(file) for file in sorted(temporary.iterdir())}
-                    (temporary / METADATA).write_text(
-                        json.dumps({"metadata": metadata, "checksums": checksums}), "utf-8"
-                    )
+                    (temporary / METADATA).write_text(json.dumps({"metadata": metadata}), "utf-8")
             except (UserError, OSError):
                 if not (target / METADATA).exists():  # another machine may have finished it
                     raise
@@ -110,54 +107,25 @@ class Stage:
     def complete(self) -> None:
         """Write the index. All tasks must be finished. Raises `UserError` if a task is damaged."""
         try:
-            index = json.dumps(self._read_metadata())
+            tasks = map(self.task_folder, range(self.n_tasks))
+            index = json.dumps([json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks])
         except (ValueError, KeyError, TypeError):
-            raise self._damage_error() from None
+            raise damaged_stage_error(self.folder) from None
         with report_read_only_folder(self.folder):
             write_text(self.folder / INDEX, index)
-
-    def _read_metadata(self) -> list[TaskMetadata]:
-        tasks = map(self.task_folder, range(self.n_tasks))
-        return [json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks]
-
-    def _damage_error(self) -> UserError:
-        return UserError(f"{self.folder}: is damaged; run `tmt prepare --engine local` to rebuild it")
 
     def results(self) -> list[TaskResult]:
         """Return the results of all tasks. The stage must be complete."""
         try:
             metadata = json.loads((self.folder / INDEX).read_text("utf-8"))
         except ValueError:
-            raise self._damage_error() from None
+            raise damaged_stage_error(self.folder) from None
         return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
 
-    def remove_damaged(self) -> None:
-        """Delete each finished task with a file that does not match its checksum, so that it runs again.
 
-        Also deletes an index that does not match the tasks. A matching one stays, because other processes may read it.
-        """
-        with report_read_only_folder(self.folder):
-            for task in range(self.n_tasks):
-                folder = self.task_folder(task)
-                if folder.exists() and not _is_intact(folder):
-                    log_rank0(f"warning: {folder} is damaged; task {task} of the stage {self.name} runs again")
-                    delete_folder(folder)
-            if self.is_complete() and not self._has_right_index():
-                (self.folder / INDEX).unlink(missing_ok=True)
-
-    def _has_right_index(self) -> bool:
-        try:
-            return json.loads((self.folder / INDEX).read_text("utf-8")) == self._read_metadata()
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-
-
-def _is_intact(folder: Path) -> bool:
-    try:
-        checksums = json.loads((folder / METADATA).read_text("utf-8"))["checksums"]
-        return all(compute_checksum(folder / name) == checksum for name, checksum in checksums.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+def damaged_stage_error(folder: Path) -> UserError:
+    """Return the error for the folder of a stage with a missing or truncated file."""
+    return UserError(f"{folder}: is incomplete or damaged; delete this folder, and run the same command again")
 
 
 def run_in_worker(stage: Stage, task: int, folder: Path) -> None:
@@ -165,14 +133,6 @@ def run_in_worker(stage: Stage, task: int, folder: Path) -> None:
     os.chdir(folder)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
     stage.run_task(task)
-
-
-def compute_checksum(path: Path) -> str:
-    """Return the 64-bit XXH3 hash of a file. It detects damage, but not manipulation."""
-    import xxhash
-
-    with path.open("rb") as file:
-        return file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
@@ -215,21 +175,9 @@ class StageRunner(ABC):
 
 @dataclass
 class LocalRunner(StageRunner):
-    """Runs tasks in processes of this machine.
-
-    If it `verifies`, it compares the files of each stage with their checksums once, and runs damaged tasks again.
-    """
+    """Runs tasks in processes of this machine."""
 
     workers: int = 1
-    verifies: bool = False
-    _verified: set[Path] = field(default_factory=set[Path], init=False)  # folders of stages
-
-    def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of a stage, after its unfinished tasks have run."""
-        if self.verifies and stage.folder not in self._verified:
-            stage.remove_damaged()
-            self._verified.add(stage.folder)
-        return super().__call__(stage)
 
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
         """Run these tasks, and report how many of the stage are finished."""
