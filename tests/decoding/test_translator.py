@@ -23,6 +23,7 @@ from transformer_mt.decoding.text_stages import CaseStage, PlainText, Translatio
 from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,
+    leave_out_invalid_bytes,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -451,3 +452,17 @@ def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> Non
     assert [{lengths[key] for key in batch} for batch in batches] == [{30}, {5}]
     few = {0: 30, 1: 5}
     assert [*batch_by_length(few, max_tokens=3000)] == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "alignment"),
+    [
+        ("a\ufffd  b\u00a0c\ufffd d", "a  b\u00a0c d", [(0, 0), (1, 1), (2, 2), (3, 3)]),
+        ("a  \ufffd\ufffd b  c", "a b  c", [(0, 0), (2, 1), (3, 2)]),
+        ("\ufffd a b \ufffd", "a b", [(1, 0), (2, 1)]),
+        ("\ufffd", "", []),
+    ],
+)
+def test_only_invalid_bytes_are_left_out(text: str, expected: str, alignment: list[tuple[int, int]]) -> None:
+    words = [(i, i) for i in range(len(text.split()))]
+    assert leave_out_invalid_bytes(text, words) == (expected, alignment)

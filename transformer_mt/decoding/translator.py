@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
+_INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
+"""Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 PART_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive parts of a line, above any line number.
@@ -631,8 +634,8 @@ def choose_n_best(
 
 def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple[str, WordAlignment | None]:
     """Return a translation without its replacement characters: byte tokens that the model joined to no valid UTF-8."""
-    words = [word.replace(REPLACEMENT, "") for word in text.split()]
-    kept = {old: new for new, old in enumerate(i for i, word in enumerate(words) if word)}
+    words = [i for i, word in enumerate(text.split()) if word.strip(REPLACEMENT)]
+    kept = {old: new for new, old in enumerate(words)}
     if alignment is not None:
         alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
-    return " ".join(word for word in words if word), alignment
+    return _INVALID_BYTES.sub("", text), alignment
