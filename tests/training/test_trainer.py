@@ -260,7 +260,7 @@ def test_interval_is_normalised(written: object, read: str) -> None:
     assert adapter.validate_python(read) == read
 
 
-@pytest.mark.parametrize("written", ["0", "1.5", "1 hour", "1 epoch 2", None])
+@pytest.mark.parametrize("written", ["0", "1.5", "1 hour", "1 epoch 2", "5_", "1__0 steps", None])
 def test_invalid_interval_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match="neither a number of steps"):
         TypeAdapter[str](Interval).validate_python(written)

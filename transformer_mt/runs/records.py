@@ -159,7 +159,7 @@ class Percentiles(Record):
 
 
 class TrainingLengths(Record):
-    """Lengths of the training pairs, measured before the training. Pairs that `join` joins count as joined."""
+    """Lengths of the training pairs, measured before the training."""
 
     tokens: Percentiles  # without control symbols
     sentences: Percentiles  # of a sample

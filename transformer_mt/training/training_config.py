@@ -16,7 +16,7 @@ CompileMode = Literal["auto", "off", "layers"]
 
 # --- length, and intervals of events ----------------------------------------------------------------------------------
 
-_INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
+_INTERVAL = re.compile(r"([1-9][0-9]*(?:_[0-9]+)*)\s*(steps?|epochs?)?")
 
 
 def _normalize_interval(value: object) -> str:
