@@ -99,6 +99,7 @@ def make_guard(provenance: ModelProvenance) -> Guard:
         ("with ٣٤ dogs", "mit 34 Hunden", ""),
         ("see https://a.org/b.", "siehe https://a.org/b.", ""),
         ("see https://a.org/b.", "siehe https://a.org.", "link"),
+        ("狗在https://a.org/b上看。", "see a dog at https://a.org/b.", ""),
         ("to me@a.org, please", "bitte an mich @ a.org", "link"),
         ("fine 👍🏽 © 2 you", "gut 👍 dir", ""),
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),

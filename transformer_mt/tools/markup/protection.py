@@ -82,6 +82,10 @@ _SYMBOL = regex.compile(
 )
 _URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
 _EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)")
+ADDRESS = regex.compile(
+    r"(?:\w+://|www\.)[^\s\xa0<>\"'`\u3000-\u9fff]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+", regex.ASCII | regex.IGNORECASE
+)
+"""A URL or e-mail address to compare, without punctuation or East Asian text after it."""
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
 _PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
 _TRAILING_PUNCTUATION = ".,;:!?)]…"

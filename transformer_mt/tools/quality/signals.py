@@ -12,6 +12,7 @@ from statistics import median
 import regex
 
 from transformer_mt.tools.languages.scripts import UNSPACED, split_units
+from transformer_mt.tools.markup.protection import ADDRESS
 
 # --- normalisation ----------------------------------------------------------------------------------------------------
 
@@ -153,15 +154,11 @@ def _is_compared(number: str, other_side_is_spelled: bool) -> bool:
     return n_digits >= 3 and number[-1] != "0" if other_side_is_spelled else n_digits >= 2
 
 
-_URL = re.compile(r"(?:https?://|ftp://|www\.)[^\s<>\"'\u3000-\u9fff]+[\w/]", re.IGNORECASE | re.ASCII)
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
-
-
 def find_addresses(text: str) -> Counter[str]:
     """Return the URLs and e-mail addresses, in lower case."""
     if "@" not in text and "://" not in text and "www." not in text.lower():
         return Counter()
-    return Counter(address.lower() for address in (*_URL.findall(text), *_EMAIL.findall(text)))
+    return Counter(map(str.lower, ADDRESS.findall(text)))
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share
+from transformer_mt.tools.markup.protection import ADDRESS
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
@@ -44,7 +45,6 @@ _LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")  # at least five times
 _DIGITS = regex.compile(r"\d+")
 _NUMBER = regex.compile(r"\d+(?:\W\d+)*")  # with separators inside, as in 1,000.50 or 10 000
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
-_LINK = regex.compile(r"""(?:\w+://|www\.)[^\s<>"'`]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+""")
 _EMOJI = regex.compile(r"[[\p{Extended_Pictographic}\p{Regional_Indicator}]--[©®™\p{ASCII}]]", regex.VERSION1)
 # emoji with the punctuation after them, or ASCII characters, digits and currency symbols without a space
 _COPIED_SPAN = regex.compile(
@@ -155,7 +155,9 @@ class Guard:
             faults.append(Fault(kind))
         faults += [Fault("number", item) for item in _find_lost_numbers(source, translation)]
         if "@" in source or "://" in source or "www." in source:
-            faults += [Fault("link", item) for item in dict.fromkeys(_LINK.findall(source)) if item not in translation]
+            faults += [
+                Fault("link", item) for item in dict.fromkeys(ADDRESS.findall(source)) if item not in translation
+            ]
         if not source.isascii():
             faults += [
                 Fault("emoji", item) for item in dict.fromkeys(_EMOJI.findall(source)) if item not in translation
