@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from transformer_mt.choices import DocumentFormat
+from transformer_mt.decoding.segment import Part, Role, Segment
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
-from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 
-Translate = Callable[[MarkedText], MarkedText]
+Translate = Callable[[Segment], Segment]
 
 
 def parse(
@@ -33,18 +33,18 @@ def fill(document: Document, translate: Translate) -> str:
     return document.fill([translate(segment.source) for segment in document.segments])
 
 
-def identity(source: MarkedText) -> MarkedText:
+def identity(source: Segment) -> Segment:
     """Translate nothing."""
     return source
 
 
-def upper(source: MarkedText) -> MarkedText:
+def upper(source: Segment) -> Segment:
     """Translate to capital letters."""
     parts = [part.upper() if isinstance(part, str) else part for part in source.parts]
-    return MarkedText.make(parts, source.elements)
+    return Segment.make(parts, source.elements)
 
 
-def rotate(source: MarkedText) -> MarkedText:
+def rotate(source: Segment) -> Segment:
     """Translate to capital letters, and move the last word or pair of tags to the front."""
     units: list[list[Part]] = []
     until: int | None = None
@@ -66,6 +66,20 @@ def rotate(source: MarkedText) -> MarkedText:
     parts = [part for unit in [*units[-1:], *units[:-1]] for part in unit]
     if parts and parts[-1] == " ":
         parts.pop()
-    rotated = MarkedText.make(parts, source.elements)
-    assert rotated.has_elements_of(source)
+    rotated = Segment.make(parts, source.elements)
+    assert has_elements_of(rotated, source)
     return rotated
+
+
+def has_elements_of(translation: Segment, source: Segment) -> bool:
+    """Return whether each element of a source occurs exactly once in a translation, inside the same pair of tags."""
+    open_tags: list[int | None] = [None]
+    for index in translation.order:
+        element = source.elements[index]
+        if element.role is Role.CLOSING and open_tags.pop() != element.partner:
+            return False
+        if element.parent != open_tags[-1]:
+            return False
+        if element.role is Role.OPENING:
+            open_tags.append(index)
+    return sorted(translation.order) == [*range(len(source.elements))]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.decoding.text_stages import PlainText
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.decoding.translator import Translator
 
 HOSTILE = "one \x1b]0;owned\x07 \x9b2J \u202eevil\u202c two"
@@ -73,7 +73,7 @@ def test_translations_keep_their_characters(run_copy: Path, tmt: Tmt, monkeypatc
 
     def hostile(self: Translator, *args: Any, **options: Any) -> object:
         results = original(self, *args, **options)
-        return [[replace(one, content=PlainText(HOSTILE)) for one in found] for found in results]
+        return [[replace(one, content=Segment.from_text(HOSTILE)) for one in found] for found in results]
 
     monkeypatch.setattr(Translator, "n_best", hostile)
     assert tmt("translate", run_copy, "one").stdout == HOSTILE + "\n"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from transformer_mt.decoding.interface import WordAlignment
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.decoding.sentence_splitting import LineDivider
-from transformer_mt.decoding.text_stages import PlainText, Translation, iterate_word_offsets, join_n_best
+from transformer_mt.decoding.text_stages import Translation, iterate_word_offsets, join_n_best
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 
@@ -22,14 +23,14 @@ def words(texts: Sequence[str]) -> list[int]:
 
 def divide(lines: Sequence[str], when: Any, limit: int = 3, max_sentences: int = 1) -> list[list[str]]:
     divider = LineDivider("en", words, limit, when, max_sentences)
-    return [[part.surface for part in parts] for parts in divider.divide([*map(PlainText, lines)])]
+    return [[part.surface for part in parts] for parts in divider.divide([*map(Segment.from_text, lines)])]
 
 
 def join(
     source: str, parts: Sequence[str], n_best_lists: Sequence[Sequence[Translation]], language: str = "de"
 ) -> list[Translation]:
-    line = PlainText(source)
-    segments = [PlainText(part) for part in parts] if len(parts) > 1 else [line]
+    line = Segment.from_text(source)
+    segments = [Segment.from_text(part) for part in parts] if len(parts) > 1 else [line]
     return join_n_best(line, segments, n_best_lists, language)
 
 
@@ -88,7 +89,7 @@ def test_a_line_without_letters_stays_whole(line: str) -> None:
 def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:
     words = text.upper().split()
     return Translation(
-        PlainText(text.upper()), score * len(words), words, [score] * len(words), finished=True, alignment=links
+        Segment.from_text(text.upper()), score * len(words), words, [score] * len(words), finished=True, alignment=links
     )
 
 

@@ -19,7 +19,8 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis, batch_by_length
-from transformer_mt.decoding.text_stages import CaseStage, PlainText, Translation
+from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.text_stages import CaseStage, Translation
 from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,
@@ -422,19 +423,19 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
         ("a child is SLEEPING.", "ein Kind schläft.", [(0, 0), (1, 1), (3, 2)], "ein Kind SCHLÄFT."),
         ("The UN is HERE.", "Die UN ist hier.", [(0, 0)], "Die UN ist hier."),
     ):
-        state = stage.prepare(PlainText(source))
+        state = stage.prepare(Segment.from_text(source))
         text = state.segment.surface
         assert text == (source if "UN" in source else source[0] + source[1:].lower())
         assert state.needs_alignment() == (text != source)
-        translation = Translation(PlainText(target), -1.0, [], [], finished=True, alignment=alignment)
+        translation = Translation(Segment.from_text(target), -1.0, [], [], finished=True, alignment=alignment)
         assert state.finish(translation).text == expected
 
 
 def test_without_alignments_names_become_capitals_again(translator: Translator) -> None:
     stage = CaseStage(translator.tokenizers.src, "en", "de", has_alignments=False)
-    state = stage.prepare(PlainText("A BERLIN DOG is sleeping."))
+    state = stage.prepare(Segment.from_text("A BERLIN DOG is sleeping."))
     assert state.segment.surface != "A BERLIN DOG is sleeping." and not state.needs_alignment()
-    translation = Translation(PlainText("Ein Berlin Hund schläft."), -1.0, [], [], finished=True)
+    translation = Translation(Segment.from_text("Ein Berlin Hund schläft."), -1.0, [], [], finished=True)
     assert state.finish(translation).text == "Ein BERLIN Hund schläft."
 
 
@@ -442,7 +443,7 @@ def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> 
     """Here all that it knows are capitals, as in a corpus of telegrams."""
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
     stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs).src, "en", "de")
-    assert [stage.prepare(PlainText(src)).segment.surface for src, _ in pairs] == [src for src, _ in pairs]
+    assert [stage.prepare(Segment.from_text(src)).segment.surface for src, _ in pairs] == [src for src, _ in pairs]
 
 
 def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> None:

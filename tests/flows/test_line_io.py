@@ -20,7 +20,8 @@ from subprocess import PIPE, Popen
 import pytest
 from helpers import wait_until
 
-from transformer_mt.decoding.text_stages import PlainText, Translation
+from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import (
     Format,
@@ -274,10 +275,10 @@ def test_output_that_cannot_be_written_or_is_an_input_is_refused(
 # --- Output formats of translations -----------------------------------------------------------------------------------
 
 ONE = Translation(
-    PlainText("ein\tHund"), -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)]
+    Segment.from_text("ein\tHund"), -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)]
 )
-TWO = Translation(PlainText("Hund"), -4.0, [" Hund"], [-4.0], False, [(1, 0)])
-NOTHING = Translation(PlainText(""), 0.0, [], [], True, [])
+TWO = Translation(Segment.from_text("Hund"), -4.0, [" Hund"], [-4.0], False, [(1, 0)])
+NOTHING = Translation(Segment.from_text(""), 0.0, [], [], True, [])
 
 
 def test_text_format_has_n_best_lines() -> None:

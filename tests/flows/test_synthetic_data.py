@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from transformer_mt.choices import SynthesisDirection
-from transformer_mt.decoding.text_stages import PlainText, Translation
+from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows.synthesize import TranslatedLine, translate_window, write_pairs
 
@@ -28,7 +29,7 @@ class FakeTranslator:
         assert n_best == 1
         self.line_numbers += line_numbers
         return [
-            [Translation(PlainText(self.table[text]), -1.0, [], [], finished=text not in self.unfinished)]
+            [Translation(Segment.from_text(self.table[text]), -1.0, [], [], finished=text not in self.unfinished)]
             for text in texts
         ]
 

@@ -14,7 +14,8 @@ from itertools import pairwise
 from transformer_mt.choices import SplitWhen
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
-from transformer_mt.decoding.text_stages import BREAK, Segment
+from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.text_stages import BREAK
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""
@@ -233,7 +234,7 @@ class LineDivider:
             if not has_letters(text) or (not is_long and self.when == "long"):
                 continue
             (line,) = part_lists[i]
-            pieces = [piece for section in line.sections() for piece in split_sentences(section, self.language)]
+            pieces = split_sentences(line.text, self.language)
             if is_long:
                 pieces = split_long_sentences(pieces, self.count_tokens, self.max_tokens, self.part_tokens)
             if self.when == "auto" and self.max_sentences > 1:

@@ -1,103 +1,28 @@
-"""Segments of text, their translations, and the stages that change them before and after the search.
+"""Translations of segments, and the stages that change segments before and after the search.
 
-A line of input becomes a `Segment`: `PlainText`, or text with protected elements. A line that is long for the model is
-divided into parts, which are segments too, and the translations of the parts are joined. A `TextStage` prepares a
-segment for the model, and finishes its translation; `CaseStage` restores letter case.
+A line of input becomes a `Segment`. A line that is long for the model is divided into parts, which are segments too,
+and the translations of the parts are joined. A `TextStage` prepares a segment for the model, and finishes its
+translation; `CaseStage` restores letter case.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from typing import Self
 
 from transformer_mt.data import letter_case
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, WordAlignment
+from transformer_mt.decoding.segment import Segment
 
 BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 _PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
 _FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
-
-
-class Segment(ABC):
-    """A line, or a part of one, or the translation of either."""
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """Text without protected elements, for sentence splitting and fault detection.
-
-        The pieces for `divide`, joined, equal it.
-        """
-
-    @property
-    @abstractmethod
-    def surface(self) -> str:
-        """Text including its protected elements."""
-
-    @abstractmethod
-    def strip(self) -> Self:
-        """Return this segment without the white space around it."""
-
-    @abstractmethod
-    def pad(self, before: str, after: str) -> Self:
-        """Return this segment with other text around it."""
-
-    @abstractmethod
-    def divide(self, pieces: Sequence[str]) -> Sequence[Segment]:
-        """Divide into parts at the ends of pieces, whose concatenation is `text`."""
-
-    @abstractmethod
-    def join(self, translations: Sequence[tuple[str, Segment]]) -> Segment:
-        """Return the translation of this segment from those of its parts, each with the white space before it."""
-
-    def strip_enclosing(self) -> Segment:
-        """Return the part that is translated, without what encloses all of it."""
-        return self
-
-    def sections(self) -> Sequence[str]:
-        """Return pieces of `text` whose ends are always ends of sentences."""
-        return [self.text]
-
-
-@dataclass(frozen=True)
-class PlainText(Segment):
-    """Text without protected elements."""
-
-    characters: str
-
-    @property
-    def text(self) -> str:
-        """The text."""
-        return self.characters
-
-    @property
-    def surface(self) -> str:
-        """The text."""
-        return self.characters
-
-    def strip(self) -> PlainText:
-        """Return the text without the white space around it."""
-        return PlainText(self.characters.strip())
-
-    def pad(self, before: str, after: str) -> PlainText:
-        """Return the text with other text around it."""
-        return PlainText(f"{before}{self.characters}{after}")
-
-    def divide(self, pieces: Sequence[str]) -> list[PlainText]:
-        """Return the pieces."""
-        return [*map(PlainText, pieces)]
-
-    def join(self, translations: Sequence[tuple[str, Segment]]) -> PlainText:
-        """Return the joined translations of the parts."""
-        return PlainText("".join(space + part.surface for space, part in translations))
 
 
 @dataclass(frozen=True)
@@ -237,8 +162,8 @@ class StageState:
 class TextStage:
     """Changes texts before their translation, and the translations. It is created for one set of options."""
 
-    def read(self, line: Segment) -> Segment:
-        """Return a line of the input as the segment that this stage can divide and change."""
+    def read(self, line: str | Segment) -> str | Segment:
+        """Return a line of the input with the elements that this stage keeps. Those of a segment are known."""
         return line
 
     def prepare(self, segment: Segment) -> StageState:
@@ -309,7 +234,7 @@ class CaseStage(TextStage):
             changed = letter_case.to_sentence_case(text, self.src_lang)
             ids, changed_ids = self.tokenizer.encode([text, changed])
             if len(changed_ids) < len(ids):
-                return _WholeTextState(PlainText(changed), restore, self.tgt_lang)
+                return _WholeTextState(Segment.from_text(changed), restore, self.tgt_lang)
         elif capitals := letter_case.find_capital_words(text):
             words = text.split()
             changed = [*words]
@@ -317,7 +242,7 @@ class CaseStage(TextStage):
                 changed[i] = self._find_known_form(words[i], is_first=i == 0)
             if changed != words:
                 lower = {i: words[i].lower() for i in capitals}
-                return _WordsState(PlainText(" ".join(changed)), lower, self.tgt_lang, self.has_alignments)
+                return _WordsState(Segment.from_text(" ".join(changed)), lower, self.tgt_lang, self.has_alignments)
         return StageState(segment)
 
     def _find_known_form(self, word: str, *, is_first: bool) -> str:
@@ -338,7 +263,7 @@ class _WholeTextState(StageState):
 
     def finish(self, translation: Translation) -> Translation:
         """Restore the case of the text."""
-        return replace(translation, content=PlainText(self.restore(translation.text, self.language)))
+        return replace(translation, content=Segment.from_text(self.restore(translation.text, self.language)))
 
 
 class _WordsState(StageState):
@@ -364,4 +289,4 @@ class _WordsState(StageState):
             lambda match: letter_case.to_upper_case(match[0], self.language) if next(numbers) in targets else match[0],
             translation.text,
         )
-        return replace(translation, content=PlainText(text))
+        return replace(translation, content=Segment.from_text(text))

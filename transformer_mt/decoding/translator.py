@@ -33,13 +33,12 @@ from transformer_mt.decoding.interface import (
     batch_by_length,
 )
 from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_segment_faults, review
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.decoding.sentence_splitting import LineDivider
 from transformer_mt.decoding.text_stages import (
     CaseStage,
     MakeStages,
-    PlainText,
     PreparedText,
-    Segment,
     TextStage,
     Translation,
     join_n_best,
@@ -192,7 +191,7 @@ class Translator:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of texts, in the form in which the model reads them."""
-        sentences = [PreparedText.make(PlainText(text), self.stages).sentence for text in texts]
+        sentences = [PreparedText.make(Segment.from_text(text), self.stages).sentence for text in texts]
         return [len(ids) for ids in self.tokenizers.src.encode(sentences)]
 
     def encode(
@@ -277,10 +276,9 @@ class Translator:
 
     def read(self, text: str | Segment) -> Segment:
         """Return a line as the segment that the stages know, with its protected elements."""
-        segment = PlainText(text) if isinstance(text, str) else text
         for stage in self.stages:
-            segment = stage.read(segment)
-        return segment
+            text = stage.read(text)
+        return Segment.from_text(text) if isinstance(text, str) else text
 
     def make_divider(self, tag: str | None) -> LineDivider:
         """Return what divides lines with a tag.
@@ -417,7 +415,7 @@ class Translator:
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
                     text, alignment = leave_out_invalid_bytes(text, alignment)
-                content = PlainText(text.replace("\n", " "))
+                content = Segment.from_text(text.replace("\n", " "))
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs[n_tags:], hypothesis.finished
                 translation = each.finish(Translation(content, score, tokens, log_probs, finished, alignment))
                 n_best_lists[-1].append(translation if keeps_alignments else without_alignment(translation))
@@ -461,7 +459,7 @@ class Translator:
 
     def _scored_target(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
         """Return a given target with its log-probabilities; None and NaN become a score of minus infinity."""
-        content, tokens = PlainText(text), self.tokenizers.tgt.tokens(ids)
+        content, tokens = Segment.from_text(text), self.tokenizers.tgt.tokens(ids)
         if log_probs is None or math.isnan(sum(log_probs)):
             return Translation(content, -math.inf, tokens, [], finished=True)
         return Translation(content, sum(log_probs), tokens, log_probs, finished=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.decoding.segment import Segment
 
 FRAGMENTS = (
     "<!--", "-->", "--!>", "->", "<!-->", "<!", "<?", "</", "<a ", "<b", "</a", "</p ", "<p>", " b=", "=", '"', "'",
@@ -162,4 +162,4 @@ def test_attributes_are_kept() -> None:
 def test_a_blank_translation_leaves_the_segment_as_it_is() -> None:
     document = parse("<p>A <b>dog</b> &quot;x&quot;", "html")
     (segment,) = document.segments
-    assert document.fill([MarkedText((0, " ", 1), segment.source.elements)]) == document.text
+    assert document.fill([Segment((0, " ", 1), segment.source.elements)]) == document.text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.decoding.segment import Segment
 
 FRAGMENTS = (
     "*", "**", "_", "`", "~~", "[", "](url)", "]", "![", "<b>", "</b>", "<http://x.y>", "\\", "\\*", "&amp;", "&copy;",
@@ -171,19 +171,19 @@ def test_a_translated_readme_has_the_same_structure(newline: str, translate: Tra
 )
 def test_characters_are_escaped_only_where_they_would_be_markup(source: str, translation: str, expected: str) -> None:
     document = parse(source, "markdown")
-    assert document.fill([MarkedText((translation,)) for _ in document.segments]) == expected
+    assert document.fill([Segment((translation,)) for _ in document.segments]) == expected
 
 
 def test_emphasis_between_letters_gets_spaces_so_that_it_stays_emphasis() -> None:
     document = parse("an **old** dog", "markdown")
     (segment,) = document.segments
-    moved = MarkedText(("das", 0, "„alt“", 1, "e"), segment.source.elements)
+    moved = Segment(("das", 0, "„alt“", 1, "e"), segment.source.elements)
     assert document.fill([moved]) == "das **„alt“** e"
 
 
 @pytest.mark.parametrize("translation", ["| Hund", "Hund |", "|"])
 def test_a_vertical_bar_at_an_end_of_a_block_makes_no_table(translation: str) -> None:
     document = parse("- A dog\n---\n", "markdown")
-    filled = document.fill([MarkedText((translation,))])
+    filled = document.fill([Segment((translation,))])
     assert filled == f"- {translation}\n---\n".replace("|", "&#124;")
     assert "<table" not in MarkdownIt("gfm-like", {"linkify": False}).render(filled)

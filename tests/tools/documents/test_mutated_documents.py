@@ -13,17 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import pytest
+from document_helpers import has_elements_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
 from transformer_mt.tools.documents.formats import parse_document
-from transformer_mt.tools.markup.elements import (
-    MarkedText,
-    join_parts,
-    split_at_pieces,
-)
 from transformer_mt.tools.markup.placement import place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 
@@ -180,26 +177,26 @@ def check_document(document: Document, document_format: DocumentFormat) -> None:
     text = document.byte_order_mark + document.text
     assert document_format in CHANGING or document.fill([segment.source for segment in document.segments]) == text
     for translate in (str.upper, reverse_words):
-        translations: list[MarkedText] = []
+        translations: list[Segment] = []
         for segment in document.segments:
             source = MARK(segment.source.surface if segment.protects_tags else segment.source)
             translations.append(translate_marked(source, translate))
-            assert translations[-1].has_elements_of(source)
+            assert has_elements_of(translations[-1], source)
         translated = document.fill(translations)
         assert is_same_outside(document, translated)
 
 
-def translate_marked(source: MarkedText, translate: Callable[[str], str]) -> MarkedText:
+def translate_marked(source: Segment, translate: Callable[[str], str]) -> Segment:
     """Return the translation of a text, each sentence separately, with its elements placed by a diagonal alignment."""
     inner = source.strip_enclosing()
     text = inner.text
     middle = text.find(". ") + 2 if ". " in text else len(text)
-    chunks: list[MarkedText] = []
-    for chunk in split_at_pieces(inner, [part for part in (text[:middle], text[middle:]) if part] or [""]):
+    chunks: list[Segment] = []
+    for chunk in inner.divide([part for part in (text[:middle], text[middle:]) if part]):
         translation = translate(remove_elements(chunk))
         alignment = [(i, i) for i in range(len(translation.split()))]
         chunks.append(place_elements(chunk, translation, alignment))
-    return join_parts(source, chunks)
+    return source.join([("", chunk) for chunk in chunks])
 
 
 def reverse_words(text: str) -> str:

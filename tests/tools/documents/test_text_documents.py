@@ -13,9 +13,9 @@ import pytest
 from document_helpers import fill, identity, parse, sources, upper
 
 from transformer_mt.choices import DocumentFormat
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.tools.documents.document import DocumentError
 from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
-from transformer_mt.tools.markup.elements import MarkedText
 
 PO = r'''# A comment
 msgid ""
@@ -314,7 +314,7 @@ def test_subtitles_keep_their_times_and_number_of_lines() -> None:
 def test_a_translation_of_one_word_has_one_line() -> None:
     document = parse(SRT.replace("\n", "\r\n"), "srt")
     first = document.segments[0]
-    filled = document.fill([MarkedText(("Schläft",)), *(segment.source for segment in document.segments[1:])])
+    filled = document.fill([Segment(("Schläft",)), *(segment.source for segment in document.segments[1:])])
     assert "<i>Schläft</i>\r\n\r\n2\r\n" in filled and first.source.elements == ()
 
 

@@ -6,14 +6,16 @@ import random
 import re
 
 import pytest
+from document_helpers import has_elements_of
 
+from transformer_mt.decoding.segment import Role, Segment
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.tools.markup.elements import Span, mark
 from transformer_mt.tools.markup.placement import arrange_spaces
 from transformer_mt.tools.markup.protection import Protector
 
 
-def mark_tags(text: str) -> MarkedText:
+def mark_tags(text: str) -> Segment:
     """Protect tags of one word and placeholders in braces."""
     return mark(
         text,
@@ -61,7 +63,7 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
         text = "".join(rng.choices(pieces, k=rng.randrange(12)))
         marked = mark_tags(text)
         assert marked.surface == text
-        assert marked.has_elements_of(marked)
+        assert has_elements_of(marked, marked)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
 )
 def test_elements_in_another_order_or_nesting_are_refused(order: list[int]) -> None:
     source = mark_tags("<b>a <i>old</i> dog</b>")
-    assert not MarkedText.make(order, source.elements).has_elements_of(source)
+    assert not has_elements_of(Segment.make(order, source.elements), source)
 
 
 @pytest.mark.parametrize(
@@ -192,4 +194,4 @@ def test_text_between_elements_of_a_document_is_searched() -> None:
     marked = Protector().mark(document)
     assert [element.surface for element in marked.elements] == ["<b>", "{x}", "</b>", "<i>"]
     assert [element.partner for element in marked.elements] == [2, None, 0, None]
-    assert Protector().mark(MarkedText.make(["a <b> c"], ())).elements == ()
+    assert Protector().mark(Segment.make(["a <b> c"], ())).elements == ()

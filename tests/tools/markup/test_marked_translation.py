@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from document_helpers import has_elements_of
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.protection import Protector
 
 MARK = Protector().mark
@@ -30,8 +30,7 @@ def add_elements(text: str, rng: random.Random, n: int) -> str:
 
 
 def assert_has_elements(translation: Translation, text: str) -> None:
-    assert isinstance(translation.content, MarkedText)
-    assert translation.content.has_elements_of(MARK(text))
+    assert has_elements_of(translation.content, MARK(text))
 
 
 TEXTS = [add_elements(src, random.Random(i), i % 7) for i, (src, _) in enumerate(load_pairs("test")[:24])]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from document_helpers import has_elements_of
 
-from transformer_mt.tools.markup.elements import (
-    count_enclosing_pairs,
-    join_parts,
-    split_at_pieces,
-)
 from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 
@@ -80,7 +76,7 @@ def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
         words = " ".join(rng.choices(["wort", "ein,", "da."], k=rng.randrange(8)))
         alignment = [(rng.randrange(9), rng.randrange(9)) for _ in range(rng.randrange(9))]
         placed = place_elements(source, words, alignment)
-        assert placed.has_elements_of(source)
+        assert has_elements_of(placed, source)
         assert placed.text.split() == words.split() or placed.text.replace(" ", "") == words.replace(" ", "")
 
 
@@ -95,11 +91,11 @@ def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> No
 def test_a_chunk_ends_inside_a_pair_of_tags_only_if_it_encloses_whole_sentences() -> None:
     text = MARK("<b>One.</b> Two {n}. <i>Three. <u>Four.</u></i> Five <i>six. Seven</i> eight. Nine.")
     sentences = ["One. ", "Two . ", "Three. ", "Four. ", "Five six. ", "Seven eight. ", "Nine."]
-    chunks = split_at_pieces(text, sentences)
+    chunks = text.divide(sentences)
     assert "|".join(chunk.surface for chunk in chunks) == (
         "<b>|One.|</b> |Two {n}. |<i>|Three. |<u>|Four.|</u>|</i> |Five <i>six. Seven</i> eight. |Nine."
     )
-    assert join_parts(text, chunks) == text
+    assert text.join([("", chunk) for chunk in chunks]) == text
 
 
 def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
@@ -107,10 +103,10 @@ def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
     for _ in range(500):
         text = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", "One. ", "two, "], k=rng.randrange(14))))
         inside = text.strip_enclosing()
-        assert count_enclosing_pairs(inside) == 0
+        assert inside.n_enclosing == 0
         plain = inside.text
         ends = sorted(rng.sample(range(len(plain) + 1), min(3, len(plain))))
         pieces = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
-        chunks = split_at_pieces(inside, pieces)
-        assert all(chunk.has_elements_of(chunk) for chunk in chunks)
-        assert join_parts(text, chunks) == text
+        chunks = inside.divide(pieces)
+        assert all(has_elements_of(chunk, chunk) for chunk in chunks)
+        assert text.join([("", chunk) for chunk in chunks]) == text

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_helpers import has_elements_of
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.stages import UnusableTermWarning
 
@@ -56,7 +56,7 @@ def test_terms_and_elements_are_guaranteed_together(make_translator: Callable[..
     translations = translator.n_best(texts, glossary=glossary, markup="auto", beam=2)
     for text, (best, *_) in zip(texts, translations, strict=True):
         marked = best.content
-        assert isinstance(marked, MarkedText) and marked.has_elements_of(Protector().mark(text))
+        assert has_elements_of(marked, Protector().mark(text))
         plain = re.sub(r"</?b>", "", best.text)
         for term, forms in TERMS.items():
             assert occurrences(forms, plain) >= len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tmx import INLINE_MARKUP, find_code
+from transformer_mt.decoding.segment import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
@@ -23,7 +24,6 @@ from transformer_mt.tools.documents.document import (
     render_text,
     set_language,
 )
-from transformer_mt.tools.markup.elements import Role
 
 _PAIRS = frozenset({"g", "pc", "mrk", "hi"})
 """Tags around text that is translated."""

@@ -17,8 +17,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from transformer_mt.data.letter_case import has_letters
+from transformer_mt.decoding.segment import Element, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
-from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, find_wordless_pairs, mark, pair_tags
+from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags
 from transformer_mt.tools.markup.protection import find_branches, find_messages
 
 
@@ -68,7 +69,7 @@ Render = Callable[[Sequence[Piece]], str]
 class DocumentSegment:
     """A text of a document that is translated as a unit, such as a paragraph."""
 
-    source: MarkedText
+    source: Segment
     start: int
     """Offset in the document of the text, or of the range that its translation replaces."""
     end: int
@@ -76,7 +77,7 @@ class DocumentSegment:
     protects_tags: bool = False
     """Whether HTML tags in its text are protected elements, as in a message of a program. Otherwise they are text."""
 
-    def write(self, translation: MarkedText) -> str:
+    def write(self, translation: Segment) -> str:
         """Return a translation in the syntax of the document."""
         pieces: list[Piece] = []
         for part in translation.parts:
@@ -123,7 +124,7 @@ class Document:
         breaks = [i for i, character in enumerate(self.text) if character == "\n"]
         return [1 + bisect_left(breaks, segment.start) for segment in self.segments]
 
-    def fill(self, translations: Sequence[MarkedText]) -> str:
+    def fill(self, translations: Sequence[Segment]) -> str:
         """Return the document with the translation of each segment. A segment with a blank one stays unchanged."""
         changed = {
             segment: translation
@@ -355,7 +356,7 @@ def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> li
         parts += [escape(value[position:start])] if position < start else []
         for line in _LINE_BREAKS.split(value[start:end]):
             if has_letters(line):
-                source = MarkedText.from_text(line)
+                source = Segment.from_text(line)
                 parts.append(DocumentSegment(source, offset, offset, render_text(escape), protects_tags=True))
             elif line:
                 parts.append(escape(line))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.data.text_files import find_structure, remove_compressed_suffix
+from transformer_mt.decoding.segment import Segment
 from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import BOM, Document, DocumentError, DocumentOptions, decode
-from transformer_mt.tools.markup.elements import MarkedText, to_marked_text
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -91,7 +91,7 @@ def protect_elements(translator: Translator) -> Translator:
     return translator.with_options({"markup": "auto"}) if translator.config.markup == "none" else translator
 
 
-def make_segments(document: Document) -> list[str | MarkedText]:
+def make_segments(document: Document) -> list[str | Segment]:
     """Return the text of each segment of a document, for the translator.
 
     Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
@@ -102,4 +102,4 @@ def make_segments(document: Document) -> list[str | MarkedText]:
 def fill_document(document: Document, n_best_lists: Sequence[Sequence[Translation]], rank: int = 0) -> str:
     """Return a document with its translated segments. `rank` counts the translations of each from the best one."""
     best = (n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists)
-    return document.fill([to_marked_text(each.content) for each in best])
+    return document.fill([each.content for each in best])

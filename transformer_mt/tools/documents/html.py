@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from transformer_mt.decoding.segment import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentOptions,
@@ -20,7 +21,6 @@ from transformer_mt.tools.documents.document import (
     render_text,
     set_language,
 )
-from transformer_mt.tools.markup.elements import Role
 from transformer_mt.tools.markup.protection import VOID_TAGS
 
 _INLINE_TAGS = (

@@ -14,6 +14,7 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as MarkdownToken
 
+from transformer_mt.decoding.segment import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentOptions,
@@ -27,7 +28,7 @@ from transformer_mt.tools.documents.document import (
     render_text,
 )
 from transformer_mt.tools.documents.html import INLINE, UNTRANSLATED, OpenHtmlElement, split_references
-from transformer_mt.tools.markup.elements import Role, Span
+from transformer_mt.tools.markup.elements import Span
 from transformer_mt.tools.markup.protection import TEMPLATE, VOID_TAGS, find_placeholders
 
 _RANGE = "range"  # key of the offsets in the metadata of a token

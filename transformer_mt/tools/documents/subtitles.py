@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from transformer_mt.decoding.segment import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
@@ -19,7 +20,6 @@ from transformer_mt.tools.documents.document import (
     make_segment,
 )
 from transformer_mt.tools.documents.html import escape_text, split_references
-from transformer_mt.tools.markup.elements import Role
 
 _LINE = re.compile(r"[^\r\n]+|(?<=\n)(?=\r?\n)")
 _DASH = re.compile(r"(?:\s*(?:\{[^{}]*\}|<[^<>]*>))*\s*[-\N{EN DASH}\N{EM DASH}]\s*")  # perhaps after tags

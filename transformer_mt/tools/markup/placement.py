@@ -17,8 +17,8 @@ from itertools import accumulate
 
 import regex
 
+from transformer_mt.decoding.segment import Part, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED
-from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 
 _WORD = re.compile(r"\S+")
 _WORD_START = re.compile(rf"[^\W{UNSPACED}]")
@@ -29,16 +29,16 @@ _STOPS = re.compile(r"[.,;:!?…。，！？]+")
 _LOOSE_SPACE = re.compile(r"\A\s+|\s+(?=[\s.,;:!?)\]]|\Z)")
 
 
-def remove_elements(text: MarkedText) -> str:
+def remove_elements(text: Segment) -> str:
     """Return readable text without elements, as input of the model and for word alignment.
 
     A single element between words becomes a space; spaces before punctuation are dropped. So offsets may differ from
-    those in `MarkedText.text`.
+    those in `Segment.text`.
     """
     return _remove_elements(text)[0]
 
 
-def _remove_elements(text: MarkedText) -> tuple[str, dict[int, int]]:
+def _remove_elements(text: Segment) -> tuple[str, dict[int, int]]:
     """Return `remove_elements(text)`, and the end of its text before each element, without white space."""
     pieces: list[str] = []
     visible_ends: dict[int, int] = {}
@@ -61,7 +61,7 @@ def _remove_elements(text: MarkedText) -> tuple[str, dict[int, int]]:
     }
 
 
-def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> MarkedText:
+def place_elements(source: Segment, translation: str, alignment: Sequence[tuple[int, int]]) -> Segment:
     """Return the translation with the elements of its source.
 
     `alignment` links words of `remove_elements(source)` with words of the translation, both counted from 0.
@@ -81,12 +81,12 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
             follows = "".join(part for part in source.parts[last + 1 : last + 2] if isinstance(part, str))
             if translation[offset - 1 : offset] == " " or (offset == 0 and not _WORD_START.match(follows)):
                 parts.append(" ")  # the space before the word is now before the element
-    return arrange_spaces(MarkedText.make([*parts, translation[start:]], source.elements).parts, source)
+    return arrange_spaces(Segment.make([*parts, translation[start:]], source.elements).parts, source)
 
 
 @dataclass(frozen=True)
 class _Placer:
-    source: MarkedText
+    source: Segment
     translation: str
     alignment: Sequence[tuple[int, int]]
 
@@ -250,7 +250,7 @@ _UNNUMBERED = regex.compile(r"%(?![%(]|\d+\$)[^A-Z_]*[A-Za-z@]|\{(?:![rsa])?(?::
 """Placeholders without a number or name, such as `%s` and `{}`: a program fills them in their order."""
 
 
-def keep_placeholder_order(translation: MarkedText) -> MarkedText:
+def keep_placeholder_order(translation: Segment) -> Segment:
     """Return a translation whose placeholders without number or name are in the order of the source.
 
     Its other elements keep their places. In another order, a program would fill them with the wrong values.
@@ -258,13 +258,13 @@ def keep_placeholder_order(translation: MarkedText) -> MarkedText:
     ordered = [i for i, element in enumerate(translation.elements) if _UNNUMBERED.fullmatch(element.surface)]
     remaining = iter(ordered)
     parts = [next(remaining) if part in ordered else part for part in translation.parts]
-    return MarkedText.make(parts, translation.elements)
+    return Segment.make(parts, translation.elements)
 
 
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
 
 
-def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
+def arrange_spaces(parts: Sequence[Part], source: Segment) -> Segment:
     """Return a translation with normal spaces around its elements.
 
     `parts` are texts, each with the space before it if there is one, and indices of elements of the source.
@@ -316,4 +316,4 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
             output.insert(position, " ")
         output.append(part)
         n_openings = 0
-    return MarkedText.make(output, elements)
+    return Segment.make(output, elements)

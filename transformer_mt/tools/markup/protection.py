@@ -11,15 +11,9 @@ from typing import Literal
 import regex
 
 from transformer_mt.data.letter_case import has_letters
+from transformer_mt.decoding.segment import Role, Segment
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import (
-    MarkedText,
-    Role,
-    Span,
-    find_wordless_pairs,
-    mark,
-    pair_tags,
-)
+from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags
 
 MATCH_SECONDS = 2.0  # for one pattern of the user and one text
 VOID_TAGS = frozenset(
@@ -242,7 +236,7 @@ class Protector:
     find_keep_terms: Callable[[str], Spans] | None = None  # finds glossary terms with the option keep, after all kinds
     only_keep_terms: bool = False  # find only these terms
 
-    def mark(self, text: str | MarkedText) -> MarkedText:
+    def mark(self, text: str | Segment) -> Segment:
         """Return a text with its elements.
 
         In a text that has elements already, such as one from a document, only the text between them is searched, and

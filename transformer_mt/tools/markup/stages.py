@@ -17,9 +17,9 @@ from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.text_stages import PlainText, Segment, StageState, TextStage, Translation
+from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.text_stages import StageState, TextStage, Translation
 from transformer_mt.decoding.translator import name_line
-from transformer_mt.tools.markup.elements import MarkedText, to_marked_text
 from transformer_mt.tools.markup.glossary import Glossary
 from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
@@ -60,13 +60,13 @@ class MarkupStage(TextStage):
     def __init__(self, protector: Protector) -> None:
         self.protector = protector
 
-    def read(self, line: Segment) -> MarkedText:
+    def read(self, line: str | Segment) -> Segment:
         """Return a line with its elements."""
-        return self.protector.mark(line if isinstance(line, MarkedText) else line.surface)
+        return self.protector.mark(line)
 
     def prepare(self, segment: Segment) -> StageState:
         """Return a text without its elements."""
-        return _MarkupState(to_marked_text(segment))
+        return _MarkupState(segment)
 
 
 class _MarkupState(StageState):
@@ -77,8 +77,8 @@ class _MarkupState(StageState):
         "decoding.markup: none and use no glossary with the option keep"
     )
 
-    def __init__(self, source: MarkedText) -> None:
-        super().__init__(PlainText(remove_elements(source) if source.elements else source.surface))
+    def __init__(self, source: Segment) -> None:
+        super().__init__(Segment.from_text(remove_elements(source) if source.elements else source.surface))
         self.source = source
 
     def needs_alignment(self) -> bool:
