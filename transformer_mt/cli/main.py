@@ -62,7 +62,7 @@ FORMER_COMMANDS = {
     "completion": "the shell completes names of files",
     "correct": "use tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
     "doctor": "use pip check, and python -m torch.utils.collect_env",
-    "plot": "use tmt explain RUN TEXT --attention F.png, and tensorboard --logdir runs for the other pictures",
+    "plot": "use tmt explain RUN TEXT --html F, and tensorboard --logdir runs for the learning rate",
     "repair": "use tmt check X.yaml --write FOLDER",
     "score": "use tmt translate RUN --input F --score-targets G",
     "tokenize": "use tmt config RUN --tokens TEXT",
