@@ -168,21 +168,15 @@ def load_filtered(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> Paralle
         return load_sources(config, data.train, runner)
     from transformer_mt.tools.quality.filter_pipeline import filter_corpus
 
+    held_out = load_held_out(config, runner)
+
     def load(source: Source) -> ParallelCorpus:
-        corpus = load_source(config, source, runner)
-        return filter_corpus(corpus, data.filters, *filter_arguments(config, source, runner), runner)
+        corpus, languages = load_source(config, source, runner), source.languages(data.src_lang, data.tgt_lang)
+        return filter_corpus(corpus, data.filters, languages, held_out, Path(data.cache_dir), runner)
 
     if isinstance(data.train, Source):
         return load(data.train)
     return combine_corpora({source.name: load(source) for source in data.train})
-
-
-def filter_arguments(
-    config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER
-) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
-    """Return the languages of a source, the configured validation and test sets, and the folder of the cache."""
-    data = config.data
-    return source.languages(data.src_lang, data.tgt_lang), load_held_out(config, runner), Path(data.cache_dir)
 
 
 def load_held_out(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> dict[str, ParallelCorpus]:
