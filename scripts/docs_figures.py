@@ -49,7 +49,7 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.translation import load_translator
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import AttentionWeights, Transformer, attention_weights
+from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.system.log import label_piece
 from transformer_mt.tools.analysis.explanation import decode_tokens
 from transformer_mt.training.training_config import ScheduleConfig, make_schedule
@@ -146,7 +146,7 @@ def write_svg(figure: Figure, path: Path) -> None:
 
 def sharpest_head(maps: AttentionMaps) -> tuple[int, int]:
     """Return layer and head, from 1, whose cross-attention is the most concentrated on single source tokens."""
-    sharpness = torch.stack([layer[0, :, :, :-1].amax(-1).mean(-1) for layer in maps.weights.cross])  # [L, H]
+    sharpness = torch.stack([layer[0, :, :, :-1].amax(-1).mean(-1) for layer in maps.weights["cross"]])  # [L, H]
     layer, head = divmod(int(sharpness.argmax()), sharpness.size(1))
     return layer + 1, head + 1
 
@@ -314,11 +314,11 @@ class AttentionMaps(NamedTuple):
     src: list[str]  # S, with control symbols
     tgt_in: list[str]  # T, input of the decoder: BOS first
     tgt_out: list[str]  # T, output of the decoder: EOS last, unless the translation was cut
-    weights: AttentionWeights  # of a batch of one
+    weights: dict[str, list[Tensor]]  # of each kind: L x [1, H, T, S]
 
     def figure(self, kind: str, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw one layer or all, and one head or all, counted from 1."""
-        weights = [layer[0].float().cpu().numpy() for layer in getattr(self.weights, kind)]  # L x [H, T, S]
+        weights = [layer[0].float().cpu().numpy() for layer in self.weights[kind]]  # L x [H, T, S]
         layers = range(len(weights)) if layer is None else [layer - 1]
         heads = range(len(weights[0])) if head is None else [head - 1]
         queries, keys = {
@@ -346,7 +346,11 @@ def translate_with_attention(translator: Translator, text: str) -> AttentionMaps
         src=decode_tokens(tokenizers.src, cast(list[int], batch.src[0].tolist())),
         tgt_in=decode_tokens(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
         tgt_out=decode_tokens(tokenizers.tgt, tgt_out),
-        weights=attention_weights(translator.model, batch.src, batch.tgt_in),
+        weights={
+            "cross": attention_weights(translator.model, batch.src, batch.tgt_in),
+            "encoder": attention_weights(translator.model, batch.src, batch.tgt_in, "encoder", "self_attention"),
+            "decoder": attention_weights(translator.model, batch.src, batch.tgt_in, "decoder", "self_attention"),
+        },
     )
 
 

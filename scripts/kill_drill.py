@@ -236,10 +236,7 @@ def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
 
 
 def curves(folder: Path) -> dict[str, list[Any]]:
-    """Read the scalars and texts that TensorBoard shows: `folder: tag @ step` -> values, of which there should be one.
-
-    Figures are not compared: they are drawn after the save, so the last one can be missing.
-    """
+    """Read the scalars and texts of TensorBoard: `folder: tag @ step` -> values, of which there should be one."""
     found: dict[str, list[Any]] = {}
     timings = {locate_chart(name)[1] for name in TIMINGS}
     for part in ("train", "valid", "test", ""):

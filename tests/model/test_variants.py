@@ -20,7 +20,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.layers import FusedLinear, RMSNorm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
+from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.training.loss import compute_losses
@@ -261,15 +261,15 @@ def test_word_dropout_zeroes_whole_embeddings_and_keeps_positions(make_model: Ma
 def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel) -> None:
     """They sum to 1, are 0 for padding and future tokens, and reproduce the output of the layer."""
     model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).eval()
-    weights = attention_weights(model, SRC, TGT)
-    torch.testing.assert_close(cross_attention_weights(model, SRC, TGT), weights.cross)
-    assert [len(kind) for kind in weights] == [2, 2, 2]
-    for found in itertools.chain(*weights):
+    cross = attention_weights(model, SRC, TGT)
+    encoder, decoder = (attention_weights(model, SRC, TGT, stack, "self_attention") for stack in ("encoder", "decoder"))
+    assert [len(kind) for kind in (cross, encoder, decoder)] == [2, 2, 2]
+    for found in cross + encoder + decoder:
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:3]))
-    for found in weights.cross + weights.encoder:
+    for found in cross + encoder:
         hidden = (SRC == PAD)[:, None, None].expand_as(found)
         assert torch.all(found[hidden] == 0)
-    assert all(torch.equal(found, found.tril()) for found in weights.decoder)
+    assert all(torch.equal(found, found.tril()) for found in decoder)
 
     first = cast(Any, model.encoder.layers[0])
     attention: MultiHeadAttention = first.self_attention
@@ -277,7 +277,7 @@ def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel
     queries, memory = attention.project(x)
     values = memory.values.repeat_interleave(2, dim=1)
     wanted = attention(queries, memory, (SRC != PAD)[:, None, None])
-    torch.testing.assert_close(attention.output((weights.encoder[0] @ values).transpose(1, 2).flatten(2)), wanted)
+    torch.testing.assert_close(attention.output((encoder[0] @ values).transpose(1, 2).flatten(2)), wanted)
 
 
 # --- invalid values ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 from sacrebleu.metrics.base import Metric
@@ -174,16 +174,6 @@ class EvaluationSet:
     references: Sequence[str]
     scorer: Scorer
     tags: Tags = None
-
-    def select(self, rows: Sequence[int]) -> EvaluationSet:
-        """Return the set with some of its sentences."""
-        sources, references = ([texts[i] for i in rows] for texts in (self.sources, self.references))
-        return replace(
-            self,
-            sources=sources,
-            references=references,
-            tags=None if self.tags is None else [self.tags[i] for i in rows],
-        )
 
 
 # --- degenerate output ------------------------------------------------------------------------------------------------

@@ -290,38 +290,19 @@ def chunk_rows(device: torch.device, row_bytes: int) -> int:
 # --- attention weights ------------------------------------------------------------------------------------------------
 
 
-class AttentionWeights(NamedTuple):
-    """The attention weights of each layer; the last dimension sums to 1."""
-
-    encoder: list[Tensor]  # [B, H, S, S] each
-    decoder: list[Tensor]  # [B, H, T, T] each
-    cross: list[Tensor]  # [B, H, T, S] each
-
-
-def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-    """Compute all attention weights of one forward pass of a model in evaluation mode. [B, S], [B, T]."""
-    encoder, decoder = ("encoder", "self_attention"), ("decoder", "self_attention")
-    return AttentionWeights(*_record(model, src, tgt_in, encoder, decoder, ("decoder", "cross_attention")))
-
-
-def cross_attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> list[Tensor]:
-    """Compute only `AttentionWeights.cross`, which takes less time. [B, S], [B, T] -> n_layers x [B, H, T, S]."""
-    (weights,) = _record(model, src, tgt_in, ("decoder", "cross_attention"))
-    return weights
-
-
 @torch.no_grad()
-def _record(model: Transformer, src: Tensor, tgt_in: Tensor, *kinds: tuple[str, str]) -> list[list[Tensor]]:
-    """Return the weights of each layer for each kind of attention, given as its stack and its name in the layer.
+def attention_weights(
+    model: Transformer, src: Tensor, tgt_in: Tensor, stack: str = "decoder", attention: str = "cross_attention"
+) -> list[Tensor]:
+    """Compute the weights of the cross-attention, or of the `self_attention` of the encoder or decoder.
 
+    The model is in evaluation mode. The last dimension sums to 1. [B, S], [B, T] -> n_layers x [B, H, T, S].
     The pass runs on a copy of the modules, which shares the tensors, because other threads may use the model.
     """
     assert not model.training
     twin = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers())})
-    attentions: list[list[MultiHeadAttention]] = [
-        [getattr(layer, name) for layer in getattr(twin, stack).layers] for stack, name in kinds
-    ]
-    for attention in chain(*attentions):
-        attention.record_weights()
+    modules: list[MultiHeadAttention] = [getattr(layer, attention) for layer in getattr(twin, stack).layers]
+    for module in modules:
+        module.record_weights()
     twin(src, tgt_in)
-    return [[cast(Tensor, attention.weights) for attention in kind] for kind in attentions]
+    return [cast(Tensor, module.weights) for module in modules]

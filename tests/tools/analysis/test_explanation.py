@@ -114,7 +114,7 @@ def test_attention_is_that_of_the_model(translator: Translator, explanation: Exp
     ids = translator.engine.search([source], translator.config)[0][0].ids
     batch = collate_pairs([source], [ids], translator.tokenizers)
     expected = attention_weights(translator.model, batch.src, batch.tgt_in)
-    weights = torch.cat([*expected.cross]).numpy()
+    weights = torch.cat(expected).numpy()
     assert torch.tensor(explanation.cross_attention).numpy() == pytest.approx(weights, abs=1e-4)
     assert len(explanation.src_pieces) == len(explanation.cross_attention[0][0][0])
 
