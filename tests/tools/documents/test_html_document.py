@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.parsers import expat
 
 import html5lib
 import pytest
@@ -152,6 +153,26 @@ def test_the_language_of_the_page_is_set() -> None:
         == "<html class=a lang=de xml:lang='de'>x"
     )
     assert fill(parse("<html lang='de-AT'>x", "html"), identity) == "<html lang='de-AT'>x"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<p>The dog&#160;sleeps</p>",
+        "<p><![CDATA[a > b & c]]> a dog</p>",
+        "<p>See <?mark a > b?> a dog</p>",
+        "<p>one<br/>two <i/> dogs</p>",
+    ],
+)
+def test_xhtml_stays_well_formed(body: str) -> None:
+    types = ("", '<!DOCTYPE html [<!ENTITY dog "a > dog"> %more; ]>\n')
+    for start, attributes in (("<?xml version='1.0'?>\n", ""), ("", " xmlns='http://www.w3.org/1999/xhtml'")):
+        for document_type in types:
+            page = f"{start}{document_type}<html{attributes}><body>{body}</body></html>"
+            translated = fill(parse(page, "html"), upper)
+            for each in (page, translated):
+                expat.ParserCreate().Parse(each.encode(), True)
+            assert "DOG" in translated
 
 
 def test_attributes_are_kept() -> None:

@@ -97,9 +97,9 @@ def split_references(document: str, start: int, end: int) -> Iterator[InlineToke
         yield _text(document, position, end)
 
 
-def escape_text(text: str) -> str:
-    """Escape text for the content of a tag."""
-    return html.escape(text, quote=False).replace("\N{NO-BREAK SPACE}", "&nbsp;")
+def _escape_text(text: str) -> str:
+    """Escape text for the content of a tag, also of XHTML, which defines no `&nbsp;`."""
+    return html.escape(text, quote=False).replace("\N{NO-BREAK SPACE}", "&#160;")
 
 
 def _text(document: str, start: int, end: int) -> InlineToken:
@@ -139,10 +139,21 @@ _COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
 _MARKUP = re.compile(r"<(?:(?P<tag>/?[A-Za-z])|[!?]|/(?!\Z))")
 _CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
 """Code of templates, which may contain tags."""
+_XML_CODE = {"<![CDATA[": "]]>", "<?": "?>"}
+"""Other parts of XHTML that may contain tags."""
+_IS_XHTML = re.compile(
+    r"\s*<\?xml\b|.{0,4096}?<html\b[^<>]*\bxmlns\s*=\s*[\"']http://www\.w3\.org/1999/xhtml", re.DOTALL
+)
+_DOCUMENT_TYPE = re.compile(
+    r"\s*(?:<\?xml\b[^>]*>\s*)?(?:<!--(?:(?!-->).)*+-->\s*)*+<!DOCTYPE[^<>\[]*\[[^\]]*\]\s*>", re.DOTALL
+)
+"""Start of XHTML with a document type that declares entities."""
 
 
 class HtmlTokenizer:
     """Divides a page into tags, text, comments and code, as the HTML standard does, in linear time.
+
+    XHTML also has CDATA sections, processing instructions and declarations of entities, which are kept.
 
     There are three exceptions, because the standard would lose text of such pages. Code of templates ends where the
     template ends it. An opening tag that ends with a slash is self-closing, as in XML. If a quote in a tag is never
@@ -152,11 +163,15 @@ class HtmlTokenizer:
     def __init__(self, text: str) -> None:
         self.text = text
         self._ends_at_first_bracket = False
-        self._last_ends = {closing: text.rfind(closing) for closing in _CODE.values()}
+        self._code = _CODE | _XML_CODE if _IS_XHTML.match(text) else _CODE
+        self._last_ends = {closing: text.rfind(closing) for closing in self._code.values()}
 
     def __iter__(self) -> Iterator[_Part]:
         """Yield the parts. Joined, they are the page; no text follows another one directly."""
         text, position, text_start = self.text, 0, 0
+        if document_type := _DOCUMENT_TYPE.match(text):
+            position = text_start = document_type.end()
+            yield _Part(0, position, "other")
         while (start := text.find("<", position)) >= 0:
             part = self._read_markup(start)
             if part is None:
@@ -174,7 +189,7 @@ class HtmlTokenizer:
     def _read_markup(self, start: int) -> _Part | None:
         """Return the part that starts at a `<`; None if it is text."""
         text = self.text
-        for opening, closing in _CODE.items():
+        for opening, closing in self._code.items():
             if text.startswith(opening, start) and start < self._last_ends[closing]:
                 return _Part(start, text.index(closing, start) + len(closing), "code")
         match = _MARKUP.match(text, start)
@@ -272,6 +287,6 @@ class _PageReader:
         return tag.name in UNTRANSLATED or is_marked or values.get("translate", "").strip().lower() == "no"
 
     def _flush(self) -> None:
-        for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
+        for segment in make_segments(self.text, self.tokens, render_text(_escape_text)):
             self.replacements.append(Replacement(segment.start, segment.end, [segment]))
         self.tokens = []

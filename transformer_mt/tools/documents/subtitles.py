@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from transformer_mt.tools.documents.document import (
     add_text,
     make_segment,
 )
-from transformer_mt.tools.documents.html import escape_text, split_references
+from transformer_mt.tools.documents.html import split_references
 
 _LINE = re.compile(r"[^\r\n]+|(?<=\n)(?=\r?\n)")
 _DASH = re.compile(r"(?:\s*(?:\{[^{}]*\}|<[^<>]*>))*\s*[-\N{EN DASH}\N{EM DASH}]\s*")  # perhaps after tags
@@ -138,7 +139,7 @@ def parse_vtt(text: str, _: DocumentOptions) -> Document:
     """
     if not re.match(r"WEBVTT(?:\s|\Z)", text):
         raise DocumentError(1, "not WebVTT: the first line is not WEBVTT; correct the file")
-    syntax = _Syntax(_tokenize_vtt, escape_text)
+    syntax = _Syntax(_tokenize_vtt, _escape_vtt)
     replacements: list[Replacement] = []
     cue: list[_Range] | None = None  # lines after a time; None in other blocks
     for match in _LINE.finditer(text):
@@ -163,3 +164,7 @@ def _tokenize_vtt(text: str, start: int, end: int) -> Iterator[InlineToken]:
         role = Role.SINGLE if not name else Role.CLOSING if match["closing"] else Role.OPENING
         yield InlineToken(*match.span(), role=role, name=name or "", is_content=name is None)
     yield from split_references(text, start, end)
+
+
+def _escape_vtt(text: str) -> str:
+    return html.escape(text, quote=False).replace("\N{NO-BREAK SPACE}", "&nbsp;")  # some players know only names
