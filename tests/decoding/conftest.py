@@ -24,8 +24,7 @@ def reference_beam_search(scores: Scores, limit: int, config: DecodingConfig, eo
     """Search one sentence in plain lists, with the formulas of `DecodingConfig` repeated here."""
 
     def rank(total: float, length: int) -> float:
-        base = length if config.length_penalty == "average" else (5 + length) / 6
-        return total / base**config.length_penalty_exponent
+        return total / length**config.length_penalty_exponent
 
     branches: list[tuple[list[int], list[float]]] = [([], [])]
     ended: list[Hypothesis] = []

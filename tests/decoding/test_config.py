@@ -17,9 +17,6 @@ from transformer_mt.errors import UserError
         ({}, -6.0, 4, -1.5),
         ({"length_penalty_exponent": 0}, -6.0, 4, -6.0),
         ({"length_penalty_exponent": 2}, -6.0, 4, -0.375),
-        ({"length_penalty": "gnmt"}, -6.0, 7, -3.0),
-        ({"length_penalty": "gnmt", "length_penalty_exponent": 2}, -6.0, 7, -1.5),
-        ({"length_penalty": "gnmt", "length_penalty_exponent": 0.6}, -6.0, 1, -6.0),
     ],
 )
 def test_length_penalty_matches_worked_examples(

@@ -1,4 +1,4 @@
-"""The gate and the goal in a training: which checkpoint is the best, and when training ends; `tmt init --from`."""
+"""The gate in a training, which decides which checkpoint is the best; `tmt init --from`."""
 
 from __future__ import annotations
 
@@ -120,14 +120,6 @@ def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt
     assert_succeeded(tmt("train", write_config("replay", replay, gate={"de": 1.0}, **settings)))
     best = RunFolder(Path("runs/replay")).find_checkpoint("best")
     assert best.step > 0 and best.scores["nll/no"] < 0.5 and best.scores["nll/de"] < 0.5
-
-
-@pytest.mark.usefixtures("folder")
-def test_the_training_ends_when_the_metric_reaches_the_goal(tmt: Tmt) -> None:
-    done = tmt("train", write_config("good", OLD, data={"validation": OLD}, metric="chrf", goal=1))
-    assert_succeeded(done)
-    assert "training ended: validation.goal 1 reached" in done.stderr
-    assert RunFolder(Path("runs/good")).find_checkpoint("last").step == 50
 
 
 # --- tmt init --from --------------------------------------------------------------------------------------------------

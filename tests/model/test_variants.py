@@ -45,7 +45,6 @@ VARIANTS: dict[str, list[Any]] = {
     "attention_bias": [True, False],
     "attention_output_bias": [True, False],
     "feed_forward_bias": [True, False],
-    "init": ["xavier", "depth_scaled", "normal"],
     "output_bias": [False, True],
     "dropout": [{}, {"word": 0.2, "attention": 0.1, "activation": 0.1}],
     "encoder": [
@@ -226,24 +225,22 @@ def test_a_stack_can_have_its_own_values(make_model: MakeModel) -> None:
     assert decoder_layer.cross_attention.project_keys_values(torch.randn(1, 3, 16)).keys.shape == (1, 1, 3, 4)
 
 
-def matrices(model: Transformer) -> Iterator[tuple[int, Tensor]]:
-    """Yield each projection with the depth of its layer; fused ones are split."""
+def matrices(model: Transformer) -> Iterator[Tensor]:
+    """Yield each projection; fused ones are split."""
     for stack in (model.encoder, model.decoder):
-        for depth, layer in enumerate(stack.layers, start=1):
+        for layer in stack.layers:
             for module in layer.modules():
                 if isinstance(module, nn.Linear):
                     widths = module.widths if isinstance(module, FusedLinear) else [module.out_features]
-                    yield from ((depth, weight) for weight in module.weight.split(widths))
+                    yield from module.weight.split(widths)
 
 
-@pytest.mark.parametrize("init", ["xavier", "depth_scaled", "normal"])
-def test_init_selects_the_scale_of_the_weights(make_model: MakeModel, init: str) -> None:
-    model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu", init=init)
-    for depth, weight in matrices(model):
+def test_weights_have_the_scale_of_glorot(make_model: MakeModel) -> None:
+    model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu")
+    for weight in matrices(model):
         glorot = math.sqrt(2 / sum(weight.shape))
-        assert weight.abs().max() <= math.sqrt(3) * glorot or init == "normal"  # uniform
-        wanted = {"xavier": glorot, "depth_scaled": glorot / math.sqrt(depth), "normal": 0.02}[init]
-        assert weight.std().item() == pytest.approx(wanted, rel=0.06)
+        assert weight.abs().max() <= math.sqrt(3) * glorot  # uniform
+        assert weight.std().item() == pytest.approx(glorot, rel=0.06)
     assert model.encoder.embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
     assert not any(bias.any() for name, bias in model.named_parameters() if name.endswith("bias"))
 

@@ -245,8 +245,7 @@ class SearchOptions(OptionGroup):
 
     beam: int | None = option("beam size (5); 1: greedy", metavar="K")
     length_penalty_exponent: float | None = option(
-        "exponent A (1): rank hypotheses by log-probability / length^A, or, if decoding.length_penalty is gnmt, by "
-        "log-probability / ((5 + length) / 6)^A; the length includes EOS",
+        "exponent A (1): rank hypotheses by log-probability / length^A; the length includes EOS",
         metavar="A",
         flag="--length-penalty",
     )

@@ -188,6 +188,10 @@ REMOVED = {
         "was removed: delete this key; the filter expects the languages of the source, and regex: {keep: '\\p{Han}'} "
         "another script",
     ),
+    "validation.goal": "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C",
+    "model.init": "was removed, because no benefit was measured: delete this key; weights are initialised as by xavier",
+    "decoding.length_penalty": "was removed, because no benefit was measured: delete this key; log-probabilities are "
+    "divided by length^A, whose exponent is length_penalty_exponent",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

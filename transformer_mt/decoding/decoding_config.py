@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import regex
 from pydantic import Field, ValidationError, model_validator
@@ -36,10 +36,8 @@ class DecodingConfig(Section):
     """beam size: hypotheses per sentence that are extended at each step; 1: greedy search; at most 128"""
     n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
     """number of translations per sentence, the best first"""
-    length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
-    """divides log-probabilities for ranking: average: length^A; gnmt: ((5 + length) / 6)^A; the length includes EOS"""
     length_penalty_exponent: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0, le=10)
-    """exponent A; larger values favour longer translations; 0: no penalty"""
+    """exponent A: ranks by log-probability / length^A, EOS included; larger values favour longer translations"""
     min_length: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0)
     """minimum length of a translation in tokens, without EOS"""
     max_length_factor: float = Field(default=2.0, ge=0, le=1000)
@@ -194,9 +192,5 @@ class DecodingConfig(Section):
         return max(int(self.max_length_factor * source_tokens) + self.max_length_offset, self.min_length)
 
     def length_normalize(self, scores: ScoresT, length: int) -> ScoresT:
-        """Divide the scores of hypotheses of this length, EOS included, by the length penalty.
-
-        average: score / length^A; gnmt: score / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).
-        """
-        base = length if self.length_penalty == "average" else (5 + length) / 6
-        return scores / base**self.length_penalty_exponent
+        """Divide the scores of hypotheses of this length, EOS included, by the length penalty, length^A."""
+        return scores / length**self.length_penalty_exponent

@@ -378,7 +378,6 @@ def _choose_settings(
         Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
         Setting("validation", "metric", "chrf++", ""),
         Setting("validation", "patience", PATIENCE, "validations without improvement before it stops"),
-        Setting("validation", "goal", None, ""),
         Setting("validation", "gate", gate, "what old pairs may lose"),
     ]
     yield from (each for each in settings if each.value != getattr(getattr(old, each.section), each.key))

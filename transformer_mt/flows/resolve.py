@@ -25,7 +25,6 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import PERCENT_METRICS
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, has_gpu_driver, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
@@ -306,11 +305,6 @@ def find_questionable_settings(
             f"{ends}, before the first checkpoint; lower it",
         ),
         (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
-        (
-            validation.goal is not None and validation.metric in PERCENT_METRICS and validation.goal > 100,
-            "validation.goal",
-            f"{validation.metric} is at most 100; lower it",
-        ),
     )
     yield from ((key, message) for is_met, key, message in rules if is_met)
     if validation.patience not in (None, DEFAULT_PATIENCE) and count_events(validation.every) <= validation.patience:

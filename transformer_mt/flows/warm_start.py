@@ -25,7 +25,7 @@ from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
 MAX_LISTED = 6  # parameters listed in an error message
-TRAINING_KEYS = ("dropout", "init", "freeze", "sampling")  # keys that do not change what the weights mean
+TRAINING_KEYS = ("dropout", "freeze", "sampling")  # keys that do not change what the weights mean
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from transformer_mt.model.cpu_kernels import (
 )
 from transformer_mt.model.model_config import ModelConfig
 
-NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
-
 
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of products with `x`: that of autocast if it is enabled and `x` is fp32, otherwise its own."""
@@ -96,20 +94,13 @@ def convert_linears(module: nn.Module, dtype: torch.dtype) -> None:
                 setattr(submodule, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
 
 
-def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:
-    """Initialise each projection inside `module` as `config.init` says, and set biases to zero.
-
-    `xavier`: uniform (Glorot & Bengio 2010); `depth_scaled`: the same divided by sqrt(depth) (Zhang et al. 2019), where
-    the first layer of a stack has depth 1; `normal`: N(0, 0.02).
-    """
+def initialise(module: nn.Module) -> None:
+    """Initialise each projection inside `module` uniformly (Glorot & Bengio 2010), and set biases to zero."""
     for submodule in module.modules():
         if not isinstance(submodule, nn.Linear):
             continue
         for weight in submodule.weight.data.split_with_sizes(projection_widths(submodule)):
-            if config.init == "normal":
-                nn.init.normal_(weight, std=NORMAL_STD)
-            else:
-                nn.init.xavier_uniform_(weight, gain=depth**-0.5 if config.init == "depth_scaled" else 1.0)
+            nn.init.xavier_uniform_(weight)
         if submodule.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
             nn.init.zeros_(submodule.bias)
 

@@ -85,8 +85,6 @@ class ModelConfig(Section):
     """bias of the output projection, one number for each target token"""
     freeze: tuple[Part, ...] = ()
     """parts that are not trained: embeddings (with a tied output), positions, encoder, decoder, output, output_bias"""
-    init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
-    """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
     """dropout rates"""
 

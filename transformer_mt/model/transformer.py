@@ -140,8 +140,8 @@ class Stack(nn.Module):
         self.word_dropout = config.dropout.word
         self.dropout = Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList([make_layer(config) for _ in range(n_layers)])
-        for depth, layer in enumerate(self.layers, start=1):
-            initialise(layer, config, depth)
+        for layer in self.layers:
+            initialise(layer)
         self.norm = make_final_norm(config)
         self.before_layer: Callable[[nn.Module], None] | None = None  # see `WeightCast`
 
@@ -216,7 +216,7 @@ class Transformer(nn.Module):
         self.decoder = Decoder(config, tgt_embedding)
         self.output = Linear(config.d_model, tgt.vocab_size, config.output_bias)
         if config.tie_embeddings == "none":
-            initialise(self.output, config)
+            initialise(self.output)
         else:
             self.output.weight = tgt_embedding.tokens.weight
             if config.output_bias:

@@ -106,9 +106,6 @@ class Progress:
             return f"train.max_steps {limits.max_steps} reached"
         if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:
             return f"train.max_epochs {limits.max_epochs} reached"
-        goal, best = validation.goal, self.best_score
-        if goal is not None and best is not None and not is_better(validation.metric, goal, best):
-            return f"validation.goal {goal:g} reached"
         if validation.patience is not None and self.without_improvement >= validation.patience:
             return f"no better {validation.metric} in {validation.patience} validations"
         return None

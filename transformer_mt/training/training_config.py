@@ -78,8 +78,6 @@ class ValidationConfig(Section):
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """number of sample translations to log at each validation; 0: none"""
-    goal: Annotated[float | None, MAY_CHANGE] = None
-    """end the training when the metric reaches this value; null: never"""
     gate: dict[str, float] = Field(default={})
     """BLEU that a validation source (or all) may lose after a warm start; a checkpoint that loses more is never best"""
 

@@ -141,17 +141,12 @@ def test_unsupported_devices_are_refused_by_name(
     assert not list(tmp_path.iterdir())
 
 
-GNMT = "decoding.length_penalty: gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
-
-
 @pytest.mark.usefixtures("in_tiny")
-def test_training_for_export_refuses_an_unsupported_length_penalty(tmt: Tmt) -> None:
+def test_training_for_ctranslate2_refuses_an_unsupported_model(tmt: Tmt) -> None:
     for verb in (("config", "tiny.yaml"), ("train", "--config", "tiny.yaml")):
-        done = tmt(*verb, "export=ctranslate2", "decoding.length_penalty=gnmt", "name=never")
-        assert_refused(done, GNMT, "or leave out export: ctranslate2")
-    assert tmt("config", "tiny.yaml", "decoding.length_penalty=gnmt").returncode == 0
-    done = tmt("config", "tiny.yaml", "decoding.engine=ctranslate2", "decoding.length_penalty=gnmt")
-    assert_refused(done, GNMT, "or leave out decoding.engine: ctranslate2")
+        done = tmt(*verb, "decoding.engine=ctranslate2", "model.qk_norm=true", "name=never")
+        assert_refused(done, "model.qk_norm: ", "or leave out decoding.engine: ctranslate2")
+    assert tmt("config", "tiny.yaml", "model.qk_norm=true").returncode == 0
     assert not Path("runs/never").exists()
 
 

@@ -87,7 +87,6 @@ def test_a_changed_run_is_exported_as_it_is(tmp_path: Path, tmt: Tmt) -> None:
         ("model", {"embedding_norm": True}, "model.embedding_norm"),
         ("model", {"positions": "rotary", "freeze": []}, "model.positions"),
         ("model", {"n_kv_heads": 1}, "model.n_kv_heads"),
-        ("decoding", {"length_penalty": "gnmt"}, "decoding.length_penalty"),
     ],
 )
 def test_other_models_are_refused_by_key(

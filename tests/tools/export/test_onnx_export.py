@@ -140,7 +140,6 @@ def test_int8_is_smaller_and_scores_follow_ours(make_translator: Callable[..., T
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("length_penalty", "gnmt"),
         ("no_repeat_ngram", 3),
         ("sample", True),
         ("markup", "auto"),

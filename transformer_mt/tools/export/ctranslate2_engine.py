@@ -260,7 +260,7 @@ def check_device(device: str) -> None:
 
 # --- what CTranslate2 supports ----------------------------------------------------------------------------------------
 
-TRAINING_KEYS = ("dropout", "init", "freeze")  # without effect on a trained model
+TRAINING_KEYS = ("dropout", "freeze")  # without effect on a trained model
 SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
 SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
     "positions": ("sinusoidal", "learned", "rotary", "none"),
@@ -282,7 +282,7 @@ REASONS = {
     "afterwards",
 }
 KNOWN_SEARCH_KEYS = (
-    *("engine", "quantization", "beam", "n_best", "length_penalty", "length_penalty_exponent", "min_length"),
+    *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
     *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram"),
     *("sample", "temperature", "top_k", "top_p", "seed", "tag", "restore_case", "markup"),
     *("protect_patterns", "glossary", "guard", "batch_tokens"),
@@ -304,8 +304,6 @@ def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]
 
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
-    if config.length_penalty == "gnmt":
-        yield "length_penalty", "gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
     if config.markup != "none":
         yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
     if config.glossary is not None:

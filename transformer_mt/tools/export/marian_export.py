@@ -68,8 +68,6 @@ def make_settings(config: ModelConfig, decoding: DecodingConfig, tokenizers: Tok
         raise UserError("tokenizer: MarianTokenizer ends a source with EOS, has no BOS, and no tags of targets")
     if any(UNK not in each for each in names) or (is_shared and names[0] != names[1]):
         raise UserError(f"tokenizer: MarianTokenizer needs an entry {UNK}, and the same ids on both sides")
-    if decoding.length_penalty != "average":
-        raise UserError(f"decoding.length_penalty: {decoding.length_penalty}: Transformers has only average")
     return settings
 
 
