@@ -225,24 +225,20 @@ class _Placer:
         return bool(_WORD_START.match(before[-1:])) and not _WORD_START.match(after)
 
     def _offset(self, index: int, word: int) -> int:
-        """Return the offset of an element before a source word.
-
-        An element at the end of a word, such as the mark of a footnote, follows the last target word aligned with it.
-        If target words are aligned with the word after it, it is the start of the first of them. Otherwise it is the
-        end of the last target word aligned with the nearest earlier source word that has one. If there is none, it is
-        the start of the translation for the first source word, and the end for others. It is the end, too, for an
-        element after the final punctuation.
-        """
+        """Return the offset of an element before a source word."""
         text, ends = self.source_text
-        if 0 < ends[index] == len(text) and not text[-1].isalnum():
+        is_after_final_punctuation = 0 < ends[index] == len(text) and not text[-1].isalnum()
+        if is_after_final_punctuation:
             return len(self.translation)
-        if (preceding := self.aligned_words.get(word - 1)) and self._ends_word(index):
+        preceding, following = self.aligned_words.get(word - 1), self.aligned_words.get(word)
+        if preceding and self._ends_word(index):  # such as the mark of a footnote
             return self.target_words[preceding[1]][1]
-        if following := self.aligned_words.get(word):
+        if following:
             return self.target_words[following[0]][0]
-        position = bisect_left(self.aligned_sources, word)
-        if position:
-            return self.target_words[self.aligned_words[self.aligned_sources[position - 1]][1]][1]
+        n_earlier = bisect_left(self.aligned_sources, word)
+        if n_earlier:
+            _, last = self.aligned_words[self.aligned_sources[n_earlier - 1]]
+            return self.target_words[last][1]
         return 0 if word == 0 else len(self.translation)
 
 

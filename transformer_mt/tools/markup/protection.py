@@ -127,36 +127,46 @@ def find_messages(text: str) -> Iterator[Span]:
             yield Span(start, end)
 
 
+@dataclass
+class _OpenBrace:
+    """A brace of a text that is not closed yet: of a message of ICU, of a branch of one, or another."""
+
+    kind: Literal["message", "branch", "other"]
+    start: int  # of its content; of a message: of the brace
+    n_branches: int  # that were found before it
+    message: tuple[int, int] | None = None  # range of the last message directly inside
+
+
 def find_branches(text: str) -> list[tuple[int, int]]:
-    """Return the ranges of the branches, if a text is one message of ICU. Messages inside of a sentence have none."""
+    """Return the ranges of the branches, if a text is one message of ICU. Messages inside of a sentence have none.
 
-    @dataclass
-    class Brace:
-        kind: Literal["message", "branch", "other"]
-        start: int  # of its content
-        n_before: int = 0  # branches that were found before it
-        message: tuple[int, int] = (0, 0)  # the last message directly inside
-
-        def is_message(self, end: int) -> bool:
-            first, last = self.message
-            return last > 0 and not text[self.start : first].strip() and not text[last:end].strip()
-
+    A branch that is a message itself is replaced by the branches of this message.
+    """
     branches: list[tuple[int, int]] = []
-    open_braces = [Brace("other", 0)]
+    open_braces = [_OpenBrace("other", 0, 0)]  # the first one stands for the whole text
     for match in _BRACE.finditer(text):
         outer, (start, end) = open_braces[-1], match.span()
         if match[0] == "{":
-            kind = "branch" if outer.kind == "message" else "message" if _MESSAGE.match(text, start) else "other"
-            open_braces.append(Brace(kind, start if kind == "message" else end, len(branches)))
+            is_message = outer.kind != "message" and _MESSAGE.match(text, start) is not None
+            kind = "branch" if outer.kind == "message" else "message" if is_message else "other"
+            open_braces.append(_OpenBrace(kind, start if is_message else end, len(branches)))
         elif len(open_braces) == 1:
-            return []
+            return []  # this brace was never opened
         else:
-            open_braces.pop()
-            if outer.kind == "message":
-                open_braces[-1].message = outer.start, end
-            elif outer.kind == "branch" and not outer.is_message(start):
-                branches[outer.n_before :] = [(outer.start, start)]
-    return branches if len(open_braces) == 1 and open_braces[0].is_message(len(text)) else []
+            brace = open_braces.pop()
+            if brace.kind == "message":
+                open_braces[-1].message = brace.start, end
+            elif brace.kind == "branch" and not _is_message(text, brace, start):
+                branches[brace.n_branches :] = [(brace.start, start)]
+    return branches if len(open_braces) == 1 and _is_message(text, open_braces[0], len(text)) else []
+
+
+def _is_message(text: str, brace: _OpenBrace, end: int) -> bool:
+    """Return whether the content of a brace, up to `end`, is one message and white space."""
+    if brace.message is None:
+        return False
+    first, last = brace.message
+    return not text[brace.start : first].strip() and not text[last:end].strip()
 
 
 def _find_versions(text: str) -> Iterator[Span]:
