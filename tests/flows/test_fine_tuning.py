@@ -259,6 +259,7 @@ def test_a_language_is_added_and_the_old_one_translates_as_before(
     command = ("init", "more.en", "more.no", "--from", "runs/pieces", "--out", "both.yaml", "--tgt-lang", "no")
     assert_user_error(tmt(*command), "--from: runs/pieces", "--extend-vocabulary")
     assert_succeeded(tmt(*command, "--extend-vocabulary", "40"))
+    assert "en into de, en into no (tag no)" in Path("both-data/start/README.md").read_text(encoding="utf-8")
     greedy = ("--input", "t.en", "--beam", "1")
     before = assert_succeeded(tmt("translate", "runs/pieces", *greedy))
     assert assert_succeeded(tmt("translate", "both-data/start", *greedy)) == before
@@ -293,6 +294,14 @@ def test_a_hundred_pairs_are_divided_and_fewer_are_validated_on(n_pairs: int, br
         "2no": "no",
         "2de": "de",
     }
+
+
+def test_a_run_in_a_folder_with_any_name_is_tuned(brief_run: str, tmt: Tmt) -> None:
+    run = Path("My Runs #1", "old")
+    Path(brief_run).parent.rename(run.parent)
+    table = write_pairs(*list_new_pairs())
+    assert_succeeded(tmt("init", table, "--from", run, "--tag", "2no", "--out", "tuned.yaml"))
+    assert load(Path("tuned.yaml")).model == load_run(RunFolder(run)).model
 
 
 def test_nothing_is_written_if_the_vocabulary_cannot_be_extended(brief_run: str, tmt: Tmt) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_mt.config.yaml_files import render_yaml
+from transformer_mt.config.yaml_files import render_value, render_yaml
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
@@ -22,6 +22,7 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
+from transformer_mt.flows.run_overview import write_readme
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
@@ -127,7 +128,8 @@ def write_fine_tuning_config(
             reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
             warnings.append(f"the model may forget: {reason}")
     start = RunFolder(folder / START) if is_extended else run
-    base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
+    path = render_value(os.path.relpath(run.config, output.parent))
+    base = f"base: {path}  # model, tokenizers, and all settings not below\n"
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
@@ -227,7 +229,9 @@ def _write_start(
     steps = [checkpoint.step]
     write_weights_folder(run, start.path, extended.extend_model(model), checkpoint, what, steps)
     extended.tokenizers.save(start.tokenizer)
-    write_text(start.config, render_yaml(_add_source(old, new_source)))
+    config = _add_source(old, new_source)
+    write_text(start.config, render_yaml(config))
+    write_readme(start, config, is_running=False)
     n_src, n_tgt = (
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))
