@@ -246,6 +246,19 @@ def test_the_model_of_a_read_only_run_is_in_the_cache_of_the_user(
     assert found == expected and "engine torch" in messages and str(user_cache()) in messages
 
 
+def test_the_cache_of_the_user_keeps_the_newest_models(run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (run / "ctranslate2").symlink_to(tmp_path)  # the model is stored in the cache instead
+    for age in range(1, 7):
+        folder = user_cache() / f"{age:032}"
+        folder.mkdir(parents=True)
+        (folder / "cache.json").write_text("{}")
+        os.utime(folder / "cache.json", (1e9 - age, 1e9 - age))
+    translate(tmt, run, *AUTO)
+    old = [folder for folder in user_cache().iterdir() if not (folder / "model.bin").exists()]
+    assert sorted(int(folder.name) for folder in old) == [1, 2, 3]
+    assert "converted" not in translate(tmt, run, *AUTO)[1]
+
+
 def test_longer_limits_need_a_model_with_more_positions(run: Path, tmt: Tmt) -> None:
     options = LoadOptions(device="cpu", threads=1)
     translator = load_translator(run, options, engine="auto")

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 CACHE, MANIFEST = "ctranslate2", "cache.json"
+MAX_USER_MODELS = 4  # in the user's cache
 
 
 LoadTorch = Callable[[str], "Translator"]
@@ -217,11 +218,19 @@ class _Conversion:
         write_manifest(folder / MANIFEST, description.model_dump())
 
     def _delete_old(self) -> None:
-        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
+        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago.
+
+        The user's cache keeps only the newest models.
+        """
         kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
         for folder in self.candidate_folders[0].parent.glob("step-*"):  # the user's cache has none
             if folder.name.partition(".")[0] not in kept:
                 with suppress(OSError):  # another process deletes it
                     delete_folder(folder)
+        with suppress(OSError):
+            manifests = (find_user_cache() / CACHE).glob(f"[!.]*/{MANIFEST}")
+            by_age = sorted(manifests, key=lambda path: path.stat().st_mtime, reverse=True)
+            for manifest in by_age[MAX_USER_MODELS:]:
+                delete_folder(manifest.parent)
         for folder in self.candidate_folders:
             remove_stale_folders(folder.parent)
