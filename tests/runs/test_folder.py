@@ -12,6 +12,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import RUN_RECORD
@@ -20,7 +21,16 @@ from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_files import read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import EXPORT, FORMAT, HOLDER_FILE, LOCK_FILE, RunFolder, is_locked, lock_folder
+from transformer_mt.runs.folder import (
+    EXPORT,
+    FORMAT,
+    HOLDER_FILE,
+    LOCK_FILE,
+    RunFolder,
+    is_locked,
+    lock_folder,
+    record_start,
+)
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest
 from transformer_mt.system import files
 from transformer_mt.system.files import write_text
@@ -380,3 +390,11 @@ def test_a_run_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
     for path in (tmp_path / LOCK_FILE, tmp_path):
         path.chmod(path.stat().st_mode & ~0o222)
     assert not is_locked(tmp_path)
+
+
+def test_the_processes_of_all_nodes_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    facts: dict[str, Any] = {"fingerprints": {}, "sizes": {}, "lengths": {}, "warm_start": None}
+    record_start(RunFolder(tmp_path), "", hardware="CPU", parameters=1, report=[], **facts)
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["processes"] == 8

@@ -173,7 +173,8 @@ class RunRecord(Record):
     format: Count
     provenance: _Provenance
     parameters: Count
-    processes: Count = 1
+    processes: Count = 1  # on all machines; in runs of version 0.2, on one
+    local_processes: Count | None = None  # on one machine
     report: list[str]
     sha256: dict[str, str]
     job: str | None = None
