@@ -110,6 +110,13 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     assert_succeeded(tmt("export", out, "--to", "weights", "--output", "again"))
 
 
+@pytest.mark.parametrize("option", [["--src", "train.en"], ["--quantization", "int8"]])
+def test_only_the_given_option_is_refused(option: list[str], run: RunFolder, tmt: Tmt) -> None:
+    done = tmt("export", run.path, "--output", "new", *option)
+    assert_user_error(done, option[0])
+    assert {"--src", "--quantization"} & {*done.stderr.split()} == {option[0]}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

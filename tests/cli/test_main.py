@@ -148,12 +148,15 @@ def test_an_error_of_the_program_keeps_its_traceback(
     assert raised.value is error
 
 
-def test_a_missing_file_of_the_user_is_a_message(in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("file", "shown"), [("words.txt", "words.txt"), (0, "file descriptor 0")])
+def test_a_missing_file_of_the_user_is_a_message(
+    file: str | int, shown: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise FileNotFoundError(2, "No such file or directory", "words.txt")
+        raise FileNotFoundError(2, "No such file or directory", file)
 
     monkeypatch.setattr("transformer_mt.flows.train.train", fail)
-    assert_user_error(tmt("train", "tiny.yaml"), "words.txt: No such file or directory")
+    assert_user_error(tmt("train", "tiny.yaml"), f"{shown}: No such file or directory")
 
 
 # --- Every command has an example, and a help that imports nothing slow -----------------------------------------------

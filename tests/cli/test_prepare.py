@@ -33,6 +33,8 @@ def test_training_finds_everything_in_the_cache(in_tiny: Path, tmp_path: Path, t
     ("arguments", "parts"),
     [
         (("--workers", "0"), ("--workers: 0: pass a whole number of at least 1",)),
+        (("tokenizer={kind: unigram, sampling: 0.1}", "data.train={src: none, tgt: none}"), ("tokenizer.sampling: ",)),
+        (("tokenizer.kind=wordpiece", "data.train={src: none, tgt: none}"), ("tokenizer.kind: ",)),
         (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
     ],
 )

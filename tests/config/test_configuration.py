@@ -63,6 +63,10 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("train: {ledger: yes}\n", "x.yaml:2: train.ledger: was removed"),
         ("precision: fp23\n", 'x.yaml:2: precision: "fp23" is not allowed, did you mean "fp32"?'),
         ("model:\n", "x.yaml:2: model: "),
+        (
+            "device: {threads: 1}\n",
+            "x.yaml:2: device: is no section, so that it has no key threads; ",
+        ),
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: "),
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10"),

@@ -75,10 +75,9 @@ class Export(Command):
     def execute(self) -> None:
         """Run `tmt export`."""
         is_argos, has_page = self.to == "argos", self.web is not None
-        if self.to in ("weights", "transformers") and (self.quantization or self.src):
-            raise UserError(
-                f"export --to {self.to}: --quantization and --src need --to ctranslate2, argos or onnx; leave them out"
-            )
+        for name, is_given in (("--quantization", self.quantization), ("--src", self.src)):
+            if is_given and self.to in ("weights", "transformers"):
+                raise UserError(f"export --to {self.to}: {name} needs --to ctranslate2, argos or onnx; leave it out")
         if has_page and self.to != "onnx":
             raise UserError(f"export --to {self.to}: --web needs --to onnx; leave it out")
         if self.average and self.to != "weights":

@@ -109,10 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if is_debugging or not error.filename:
+        if is_debugging or error.filename in (None, ""):
             raise
+        is_descriptor = isinstance(error.filename, int)
+        name = f"file descriptor {error.filename}" if is_descriptor else os.fsdecode(error.filename)
         remedy = "; make room on the disk and run the same command again" if error.errno in FULL_DISK else ""
-        _fail(f"{os.fsdecode(error.filename)}: {error.strerror}{remedy}")
+        _fail(f"{name}: {error.strerror}{remedy}")
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.device import is_out_of_memory
 

@@ -21,6 +21,7 @@ from transformer_mt.config.section import (
     Section,
     describe_error,
     list_error_keys,
+    suggest,
 )
 from transformer_mt.config.yaml_files import (
     MAX_DEPTH,
@@ -99,6 +100,13 @@ def list_suggestions(path: KeyPath) -> list[str]:
     places = [(), *((name,) for name in Config.model_fields)] if len(section) <= 1 else ()
     keys = [".".join((*place, str(key))) for place in places if key in list_keys(place)]
     return keys or list_keys(tuple(section))
+
+
+def _has_no_keys(path: KeyPath) -> bool:
+    """Return whether `path` is a key whose value cannot be a section, such as a number."""
+    section = find_section_class(path[:-1]) if path and path != FILTERS_PATH else None
+    field = section.model_fields.get(str(path[-1])) if section else None
+    return field is not None and _section_in(field.annotation) is None
 
 
 def may_change_on_resume(key: str) -> bool:
@@ -425,7 +433,12 @@ def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
         path = (*_find_path_in_file(detail["loc"], tree), *list_error_keys(cast(dict[str, Any], detail)))
-        message = describe_error(cast(dict[str, Any], detail), list_suggestions(path), ".".join(map(str, path)))
+        concerns_value = detail["type"] not in ("missing", "section_error")  # else `input` is the section around it
+        if concerns_value and isinstance(given := detail["input"], dict) and given and _has_no_keys(path):
+            key = str(next(iter(cast(dict[object, object], given))))
+            message = f"is no section, so that it has no key {key}; {suggest(key, list_suggestions((key,)))}"
+        else:
+            message = describe_error(cast(dict[str, Any], detail), list_suggestions(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))

@@ -50,15 +50,14 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     `compile` on another device. Raises `UserError` if the run exists and a setting that affects the result differs, or
     it cannot be resumed.
     """
-    if requested.tokenizer.sampling > 0 and requested.tokenizer.kind == "unigram":
-        raise UserError("tokenizer.sampling: unigram cannot sample subwords: set 0, or kind: bpe or byte_bpe")
     if not run.exists():
         resolved = _resolve_machine_settings(requested)
         check_schedule_end(run, resolved, is_new=True)
         return resolved
     _refuse_exported(run)
     old = configuration.load_settings(run)
-    same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
+    record = run.read_metadata()
+    same_processes = record.get("local_processes", record.get("processes")) == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]
     if requested.device in ("auto", old.device):
         keys.append("compile")

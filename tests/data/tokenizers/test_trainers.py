@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
-from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:200]
 TEXTS = [text for pair in PAIRS for text in pair]
@@ -230,8 +229,3 @@ def test_contradicting_settings_are_refused(keys: dict[str, Any], key: str, mess
 def test_a_vocabulary_of_words_may_be_learned_from_empty_text() -> None:
     tokenizer = train_on([""], kind="word")
     assert tokenizer.decode(tokenizer.encode(["a b"])) == ["⁇ ⁇"]
-
-
-def test_wordpiece_is_not_learned() -> None:
-    with pytest.raises(UserError, match=r"tokenizer\.kind: wordpiece .* set bpe"):
-        train_on(TEXTS, kind="wordpiece")

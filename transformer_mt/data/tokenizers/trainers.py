@@ -91,10 +91,19 @@ def _sample(pairs: Pairs, size: int, seed: int) -> Iterator[tuple[str, str]]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    """Train a tokenizer on the texts. Raises `UserError` for a kind that is only read from files."""
-    if config.kind == "wordpiece":
+def check_for_training(config: TokenizerConfig, *, is_learned: bool) -> None:
+    """Raise `UserError` for settings that only runs of earlier versions may have.
+
+    `is_learned` says whether the training learns a vocabulary, unless a file has it.
+    """
+    if config.sampling > 0 and config.kind == "unigram":
+        raise UserError("tokenizer.sampling: unigram cannot sample subwords: set 0, or kind: bpe or byte_bpe")
+    if is_learned and config.kind == "wordpiece" and not (config.file or config.src_file):
         raise UserError("tokenizer.kind: wordpiece is only read from a file (tokenizer.file); set bpe to learn one")
+
+
+def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    """Train a tokenizer on the texts."""
     backend = _TRAIN[config.kind](config, texts)
     # reserved tokens stay in the vocabulary, but the library must not search for them in text
     return _replace_parts(backend, added_tokens=[])
