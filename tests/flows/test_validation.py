@@ -105,7 +105,6 @@ def test_scores_are_of_free_running_greedy_translations(make_validator: Callable
     assert (result.scores["bleu"], result.scores["chrf"]) == (wanted["BLEU"].value, wanted["chrF"].value)
     assert not result.samples
     assert "examples" not in result.markdown
-    assert not result.draw()
 
 
 def test_validation_scores_chrf_plus_plus_if_it_is_the_metric(make_validator: Callable[..., Validator]) -> None:
