@@ -309,3 +309,10 @@ def test_nothing_is_written_if_the_vocabulary_cannot_be_extended(brief_run: str,
     command = ("init", table, "--from", brief_run, "--tag", "2de", "--extend-vocabulary", "50", "--out", "tuned.yaml")
     assert_user_error(tmt(*command), "kind word")
     assert not [*Path().glob("tuned*")]
+
+
+def test_a_tag_before_the_target_needs_such_tags_in_the_run(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    command = ("init", table, "--from", brief_run, "--tag", "en:fr", "--extend-vocabulary", "50", "--out", "tuned.yaml")
+    assert_user_error(tmt(*command), "--tag en:fr")
+    assert not [*Path().glob("tuned*")]

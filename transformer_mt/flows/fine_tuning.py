@@ -186,8 +186,11 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
     src, tgt = given.src_lang or languages[0], given.tgt_lang or languages[1]
     if tag is None and tgt not in _list_languages(old)[1]:
         tag = tgt
-    if any(":" in known for known in data.tags) and (tag is None or ":" not in tag):
+    names_both = any(":" in known for known in data.tags)
+    if names_both and (tag is None or ":" not in tag):
         raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass --tag for the new pairs")
+    if tag is not None and ":" in tag and not names_both:
+        raise UserError(f"its pairs have no tag before the target, as --tag {tag} would add; pass --tag {tgt}")
     if data.needs_tag and tag is None:
         raise tag_error(None, data.tags)
     return Direction(src, tgt, tag)
