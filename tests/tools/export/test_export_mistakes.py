@@ -44,7 +44,7 @@ MISTAKES = [
     ("ctranslate2", "", ["--quantization", "int4"], "int8_float32"),
     ("ctranslate2", "", ["--src", "nowhere"], "nowhere: no such file"),
     ("weights", "suffix", [], ".argosmodel"),
-    ("weights", "", ["--quantization", "int8"], "need --to ctranslate2"),
+    ("weights", "", ["--quantization", "int8"], "--quantization"),
     *(("weights", name, *EVERYWHERE[name]) for name in ("file", "folder", "link", "parent")),
 ]
 
