@@ -105,9 +105,9 @@ def table(steps: Sequence[Step]) -> str:
     return "\n".join(["| module | enters at | what the module does |", "|---|---|---|", *rows])
 
 
-def listed_modules(page: str, name: str) -> set[str]:
-    """Return the modules of a table in the page."""
-    return {*re.findall(r"^\| `(\S+\.py)`", find_table(page, name)[0], re.MULTILINE)}
+def listed_modules(page: str, name: str) -> dict[str, str]:
+    """Return the modules of a table in the page, and what each does."""
+    return dict(re.findall(r"^\| `(\S+\.py)` \| `.*?` \| (.*) \|$", find_table(page, name)[0], re.MULTILINE))
 
 
 def describe(module: str) -> str:

@@ -249,7 +249,7 @@ def as_lists(batches: Iterable[Rows]) -> list[list[int]]:
 def test_an_epoch_holds_every_pair_once(bounds: list[int]) -> None:
     plan = BatchPlan(bounds, read_lengths, TOKENS, 1)
     assert sorted(np.concatenate([*plan.shortest_first()]).tolist()) == list(range(N))
-    for first, end, source in zip(bounds, bounds[1:], range(len(bounds)), strict=False):
+    for source, (first, end) in enumerate(pairwise(bounds)):
         for epoch in (0, 7):
             rows = [plan.rows(PlannedBatch(source, epoch, number)) for number in range(len(plan.sources[source]))]
             assert sorted(np.concatenate(rows).tolist()) == list(range(first, end))

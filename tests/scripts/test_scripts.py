@@ -53,7 +53,8 @@ def test_model_flops_equal_those_that_torch_counts(
 def test_the_tables_of_the_page_list_the_executed_modules() -> None:
     page = walk.PAGE.read_text(encoding="utf-8")
     for name, steps in walk.walk().items():
-        assert walk.listed_modules(page, name) == {step.module for step in steps}, "run scripts/walk.py --write"
+        expected = {step.module: walk.describe(step.module) for step in steps}
+        assert walk.listed_modules(page, name) == expected, "run scripts/walk.py --write"
 
 
 # --- BLEU as in the papers equals explicit calls of sacremoses and sacreBLEU ------------------------------------------

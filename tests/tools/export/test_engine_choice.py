@@ -108,7 +108,7 @@ def test_auto_chooses_torch_for_options_that_ctranslate2_lacks(options: str, par
     assert refused.stdout == ""
 
 
-@pytest.mark.parametrize(("options", "part"), [("--markup align", "decoding.markup"), ("--alignments", "--alignments")])
+@pytest.mark.parametrize(("options", "part"), [("--markup auto", "decoding.markup"), ("--alignments", "--alignments")])
 def test_auto_searches_with_ctranslate2_and_aligns_with_torch(options: str, part: str, run: Path, tmt: Tmt) -> None:
     words = options.split()
     expected, _ = translate(tmt, run, *words, "--engine", "torch", "--precision", "fp32")

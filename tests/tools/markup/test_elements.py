@@ -67,20 +67,6 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "order",
-    [
-        pytest.param([0, 1, 2], id="missing"),
-        pytest.param([0, 1, 2, 3, 3], id="twice"),
-        pytest.param([0, 1, 3, 2], id="crossed"),
-        pytest.param([1, 2, 0, 3], id="outside of its pair"),
-    ],
-)
-def test_elements_in_another_order_or_nesting_are_refused(order: list[int]) -> None:
-    source = mark_tags("<b>a <i>old</i> dog</b>")
-    assert not has_elements_of(Segment.make(order, source.elements), source)
-
-
-@pytest.mark.parametrize(
     ("source", "parts", "expected"),
     [
         ("A <b>big</b> dog", ["Ein", 0, " großer", 1, " Hund"], "Ein <b>großer</b> Hund"),
