@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
-from transformer_mt.tools.languages.detection import LanguageDetector
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, are_exchanged
 from transformer_mt.tools.languages.scripts import language_scripts
 from transformer_mt.tools.quality.filter_base import Filter
 from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
@@ -75,7 +75,7 @@ def _describe_line(path: str, row: int) -> str:
     return f"{path}:{row + 1}"
 
 
-def pair_lines(src: SideText, tgt: SideText, record: Callable[[Change], None]) -> NDArray[np.int64]:
+def align_sides(src: SideText, tgt: SideText, record: Callable[[Change], None]) -> NDArray[np.int64]:
     """Return the rows of source and target that belong together, [2, N], and record what is cut or shifted."""
     n_pairs = min(len(src.lines), len(tgt.lines))
     if n_pairs == 0:
@@ -115,7 +115,8 @@ def repair_sources(
         The numbers of each source, by name.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, or most lines would be removed.
+        UserError: The folder exists, the text cannot be read, its languages are exchanged, or most lines would be
+            removed.
     """
     if folder.exists():
         raise UserError(f"{folder}: exists already; remove it, or pass another folder")
@@ -129,6 +130,8 @@ def repair_sources(
             suffixes = languages if languages[0] != languages[1] else ("src", "tgt")
             src_name, tgt_name = (f"{name}.{suffix}" for suffix in suffixes)
             files = [*read_texts(source, load)]
+            if are_exchanged(languages, files[0][0].lines, files[0][1].lines):
+                raise UserError(f"{name}: the text of each side is in the language of the other: {EXCHANGE_REMEDY}")
             counts[name] = repair_source(name, files, temporary / src_name, temporary / tgt_name, changes)
             new_sources.append(_replace_files(source, languages, folder / src_name, folder / tgt_name))
         train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]
@@ -136,28 +139,24 @@ def repair_sources(
     return counts
 
 
-def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ...]:
-    """Return filters that clean text and remove bad pairs of `data.train`, and then the given ones.
+def add_filters(data: DataConfig) -> tuple[Filter, ...]:
+    """Return filters that clean text and remove bad pairs of `data.train`, and then `data.filters`.
 
     Duplicates stay, because they are correct. `unrelated` is left out, because it also finds correct pairs. So are
     filters that do not know a language, or have no held-out text.
     """
     languages = {code for source in data.train_sources for code in source.languages(data.src_lang, data.tgt_lang)}
     detector = LanguageDetector.load()
-    is_suitable = {
-        "length": True,
-        "ratio": True,
-        "language": all(map(detector.knows, languages)),
-        "script": None not in map(language_scripts, languages),
-        "copy": True,
-        "overlap": bool(data.validation or data.test),
-        "numbers": True,
-        "urls": True,
-        "repetition": True,
+    is_unsuitable = {
+        "language": not all(map(detector.knows, languages)),
+        "script": None in map(language_scripts, languages),
+        "overlap": not (data.validation or data.test),
     }
-    added = [make_filter("normalize", mojibake=True), *(make_filter(name) for name in is_suitable if is_suitable[name])]
-    present = [filter_.model_dump() for filter_ in filters]
-    return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *filters)
+    names = ("length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition")
+    suitable = [make_filter(name) for name in names if not is_unsuitable.get(name)]
+    present = [filter_.model_dump() for filter_ in data.filters]
+    added = [make_filter("normalize", mojibake=True), *suitable]
+    return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *data.filters)
 
 
 def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_path: Path) -> Source:
@@ -179,7 +178,7 @@ def repair_source(name: str, files: list[FilePair], src_path: Path, tgt_path: Pa
         counts.n_shifted += change.action == "shift"
         changes.write("\t".join(map(normalize_spaces, change._replace(source=name))) + "\n")
 
-    paired = [pair_lines(*file, record) for file in files]
+    paired = [align_sides(*file, record) for file in files]
     for side, path in enumerate((src_path, tgt_path)):
         with path.open("w", encoding="utf-8", newline="\n") as output:
             for file, rows in zip(files, paired, strict=True):
