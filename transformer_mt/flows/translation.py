@@ -335,10 +335,10 @@ def translate_document(
     options: DocumentOptions,
 ) -> None:
     """Write the translated document to a file, or to standard output (None)."""
-    from transformer_mt.tools.documents.formats import fill_document, make_segments, protect_elements, read_document
+    from transformer_mt.tools.documents.formats import fill_document, list_sources, protect_elements, read_document
 
     document = read_document(source, document_format, options)
-    segments = make_segments(document)
+    segments = list_sources(document)
     progress = ProgressReport("translated", len(segments), "segments")
     with progress.show():
         translated = protect_elements(translator).n_best(

@@ -91,7 +91,7 @@ def protect_elements(translator: Translator) -> Translator:
     return translator.with_options({"markup": "auto"}) if translator.config.markup == "none" else translator
 
 
-def make_segments(document: Document) -> list[str | Segment]:
+def list_sources(document: Document) -> list[str | Segment]:
     """Return the text of each segment of a document, for the translator.
 
     Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.

@@ -17,7 +17,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document, DocumentOptions
-from transformer_mt.tools.documents.formats import fill_document, make_segments, parse_document, protect_elements
+from transformer_mt.tools.documents.formats import fill_document, list_sources, parse_document, protect_elements
 from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, NBest, SourceLine
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 from transformer_mt.tools.serving.schemas import TranslateRequest
@@ -129,7 +129,7 @@ class SourceText:
         """Divide a text of a request."""
         if request.format == "html":
             document = parse_document(text, "html", DocumentOptions(request.target))
-            return cls(text, make_segments(document), document)
+            return cls(text, list_sources(document), document)
         return cls(text, [line.removesuffix("\r") for line in text.split("\n")])
 
     @property
