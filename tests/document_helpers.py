@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.decoding.segment import Part, Role, Segment
+from transformer_mt.decoding.segment import Item, Role, Segment
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 
@@ -40,33 +40,33 @@ def identity(source: Segment) -> Segment:
 
 def upper(source: Segment) -> Segment:
     """Translate to capital letters."""
-    parts = [part.upper() if isinstance(part, str) else part for part in source.parts]
-    return Segment.make(parts, source.elements)
+    items = [item.upper() if isinstance(item, str) else item for item in source.items]
+    return Segment.make(items, source.elements)
 
 
 def rotate(source: Segment) -> Segment:
     """Translate to capital letters, and move the last word or pair of tags to the front."""
-    units: list[list[Part]] = []
+    units: list[list[Item]] = []
     until: int | None = None
-    for part in upper(source).parts:
-        if isinstance(part, str) and until is None:
-            units += [list[Part]([f"{word} "]) for word in part.split()]
+    for item in upper(source).items:
+        if isinstance(item, str) and until is None:
+            units += [list[Item]([f"{word} "]) for word in item.split()]
             continue
         if until is None:
             units.append([])
-        units[-1].append(part)
-        if isinstance(part, int):
-            element = source.elements[part]
+        units[-1].append(item)
+        if isinstance(item, int):
+            element = source.elements[item]
             if until is None and element.role is Role.OPENING:
                 until = element.partner
-            elif until == part:
+            elif until == item:
                 until = None
             if until is None:
                 units[-1].append(" ")
-    parts = [part for unit in [*units[-1:], *units[:-1]] for part in unit]
-    if parts and parts[-1] == " ":
-        parts.pop()
-    rotated = Segment.make(parts, source.elements)
+    items = [item for unit in [*units[-1:], *units[:-1]] for item in unit]
+    if items and items[-1] == " ":
+        items.pop()
+    rotated = Segment.make(items, source.elements)
     assert has_elements_of(rotated, source)
     return rotated
 

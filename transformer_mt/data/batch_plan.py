@@ -60,9 +60,9 @@ class BucketedBatches:
         """Return the rows of each batch, shortest pairs first."""
         return self._cut(self.rows)
 
-    def shuffled(self, *key: int) -> list[Rows]:
-        """Return the rows of each batch of a training epoch, a pure function of the key, such as (seed, epoch)."""
-        random = np.random.default_rng(key)
+    def shuffled(self, seed: int, epoch: int) -> list[Rows]:
+        """Return the rows of each batch of a training epoch, a pure function of the arguments."""
+        random = np.random.default_rng((seed, epoch))
         rows: Rows = np.array(self.rows)
         for start, end in pairwise(self.length_bounds.tolist()):
             random.shuffle(rows[start:end])

@@ -36,26 +36,29 @@ class Element:
     parent: int | None = None  # index of the opening tag of the closest enclosing pair
 
 
-Part = str | int
+Item = str | int
 """Text, or the index of an element."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A line, a part of one, or the translation of either. No text part is empty, and no two of them are neighbours."""
+    """Text and elements in order: a line, a part of one, or a translation.
 
-    parts: tuple[Part, ...]
+    No text is empty, and an element is between any two texts.
+    """
+
+    items: tuple[Item, ...]
     elements: tuple[Element, ...] = ()
 
     @classmethod
-    def make(cls, parts: Sequence[Part], elements: Sequence[Element]) -> Segment:
-        """Return a segment with these parts. Neighbouring texts are joined, and empty ones are left out."""
-        joined: list[Part] = []
-        for part in parts:
-            if isinstance(part, str) and joined and isinstance(joined[-1], str):
-                joined[-1] += part
-            elif part != "":
-                joined.append(part)
+    def make(cls, items: Sequence[Item], elements: Sequence[Element]) -> Segment:
+        """Return a segment with these items. Neighbouring texts are joined, and empty ones are left out."""
+        joined: list[Item] = []
+        for item in items:
+            if isinstance(item, str) and joined and isinstance(joined[-1], str):
+                joined[-1] += item
+            elif item != "":
+                joined.append(item)
         return cls(tuple(joined), tuple(elements))
 
     @classmethod
@@ -66,26 +69,26 @@ class Segment:
     @property
     def surface(self) -> str:
         """Return the text with the surfaces of its elements."""
-        return "".join(part if isinstance(part, str) else self.elements[part].surface for part in self.parts)
+        return "".join(item if isinstance(item, str) else self.elements[item].surface for item in self.items)
 
     @property
     def text(self) -> str:
-        """Return the parts that are text, joined, for sentence splitting and fault detection.
+        """Return the items that are text, joined, for sentence splitting and fault detection.
 
         It may lack a space, or have one too many, where an element was.
         """
-        return "".join(part for part in self.parts if isinstance(part, str))
+        return "".join(item for item in self.items if isinstance(item, str))
 
     @property
     def order(self) -> list[int]:
         """Return the indices of the elements in the order of the text."""
-        return [part for part in self.parts if isinstance(part, int)]
+        return [item for item in self.items if isinstance(item, int)]
 
     @property
     def n_enclosing(self) -> int:
         """Return how many pairs of tags enclose the whole segment."""
         n = 0
-        for first, last in zip(self.parts, reversed(self.parts), strict=True):
+        for first, last in zip(self.items, reversed(self.items), strict=True):
             if isinstance(first, str) or isinstance(last, str):
                 break
             if self.elements[first].role is not Role.OPENING or self.elements[first].partner != last:
@@ -95,36 +98,36 @@ class Segment:
 
     def strip(self) -> Segment:
         """Return this segment without the white space around it."""
-        parts = list(self.parts)
+        items = list(self.items)
         for index, strip in ((0, str.lstrip), (-1, str.rstrip)):
-            if parts and isinstance(part := parts[index], str):
-                parts[index] = strip(part)
-        return Segment.make(parts, self.elements)
+            if items and isinstance(item := items[index], str):
+                items[index] = strip(item)
+        return Segment.make(items, self.elements)
 
     def pad(self, before: str, after: str) -> Segment:
         """Return this segment with other text around it."""
-        return Segment.make([before, *self.parts, after], self.elements)
+        return Segment.make([before, *self.items, after], self.elements)
 
     def strip_enclosing(self) -> Segment:
         """Return this segment without the pairs of tags that enclose all of it."""
         n = self.n_enclosing
-        return self.extract(self.parts[n : len(self.parts) - n]) if n else self
+        return self.extract(self.items[n : len(self.items) - n]) if n else self
 
     def divide(self, pieces: Sequence[str]) -> list[Segment]:
         """Divide at the ends of pieces, but keep a pair of tags together, unless it encloses whole pieces.
 
         `pieces` are consecutive pieces of `text`; joined, they are all of it. An element at a boundary belongs to the
-        later part, but a closing tag to the earlier one. The tags around whole pieces are parts of their own.
+        later part, but a closing tag to the earlier one. The tags around whole pieces become separate parts.
         """
         bounds = [*accumulate(map(len, pieces), initial=0)]
         starts, outer = {*bounds[:-1]}, self._find_outer_tags(bounds)
-        parts: list[list[Part]] = [[]]
+        parts: list[list[Item]] = [[]]
         depth = 0  # of open pairs
         last_start = 0  # offset of the start of the last part
-        for offset, part in self._cut(bounds):
-            role = None if isinstance(part, str) else self.elements[part].role
-            if part in outer and depth == 0:
-                parts.append([part])
+        for offset, item in self._cut(bounds):
+            role = None if isinstance(item, str) else self.elements[item].role
+            if item in outer and depth == 0:
+                parts.append([item])
                 if role is Role.OPENING:
                     parts.append([])
                     last_start = offset
@@ -132,7 +135,7 @@ class Segment:
             if depth == 0 and role is not Role.CLOSING and offset in starts and offset != last_start:
                 parts.append([])
                 last_start = offset
-            parts[-1].append(part)
+            parts[-1].append(item)
             depth += (role is Role.OPENING) - (role is Role.CLOSING)
         return [self.extract(part) for part in parts if part]
 
@@ -142,18 +145,18 @@ class Segment:
         Undoes `strip_enclosing` and `divide`.
         """
         first = self.n_enclosing  # number of the first element of the part
-        parts: list[Part] = [*range(first)]
+        items: list[Item] = [*range(first)]
         for space, each in translations:
-            parts += [space, *(part if isinstance(part, str) else first + part for part in each.parts)]
+            items += [space, *(item if isinstance(item, str) else first + item for item in each.items)]
             first += len(each.elements)
-        return Segment.make([*parts, *range(first, len(self.elements))], self.elements)
+        return Segment.make([*items, *range(first, len(self.elements))], self.elements)
 
-    def extract(self, parts: Sequence[Part]) -> Segment:
-        """Return some consecutive parts as a segment of their own, with elements numbered from 0.
+    def extract(self, items: Sequence[Item]) -> Segment:
+        """Return some consecutive items as a segment of their own, with elements numbered from 0.
 
         A tag whose partner is outside becomes a single element.
         """
-        inside = [part for part in parts if isinstance(part, int)]
+        inside = [item for item in items if isinstance(item, int)]
         new = {old: i for i, old in enumerate(inside)}
 
         def renumber(element: Element) -> Element:
@@ -163,21 +166,21 @@ class Segment:
             return replace(element, role=role, partner=partner, parent=parent)
 
         return Segment.make(
-            [part if isinstance(part, str) else new[part] for part in parts],
+            [item if isinstance(item, str) else new[item] for item in items],
             [renumber(self.elements[old]) for old in inside],
         )
 
-    def _cut(self, bounds: Sequence[int]) -> Iterator[tuple[int, Part]]:
-        """Yield the parts with their offsets in `text`. Text is cut at the sorted offsets `bounds`."""
+    def _cut(self, bounds: Sequence[int]) -> Iterator[tuple[int, Item]]:
+        """Yield the items with their offsets in `text`. Text is cut at the sorted offsets `bounds`."""
         offset = 0
-        for part in self.parts:
-            if isinstance(part, int):
-                yield offset, part
+        for item in self.items:
+            if isinstance(item, int):
+                yield offset, item
                 continue
-            start, offset = offset, offset + len(part)
+            start, offset = offset, offset + len(item)
             inside = bounds[bisect_right(bounds, start) : bisect_left(bounds, offset)]
             for first, last in pairwise([start, *inside, offset]):
-                yield first, part[first - start : last - start]
+                yield first, item[first - start : last - start]
 
     def _find_outer_tags(self, bounds: Sequence[int]) -> set[int]:
         """Return the tags of pairs that enclose whole pieces with these bounds.
@@ -186,13 +189,13 @@ class Segment:
         """
         text = self.text
         found, openings = set[int](), set[int]()
-        for offset, part in self._cut(bounds):
-            if isinstance(part, str):
+        for offset, item in self._cut(bounds):
+            if isinstance(item, str):
                 continue
-            element = self.elements[part]
+            element = self.elements[item]
             next_bound = bounds[bisect_left(bounds, offset)]
             if element.role is Role.OPENING and offset == next_bound:
-                openings.add(part)
+                openings.add(item)
             elif element.partner in openings and not text[offset:next_bound].strip():
-                found |= {part, element.partner}
+                found |= {item, element.partner}
         return found

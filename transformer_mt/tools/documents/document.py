@@ -80,8 +80,8 @@ class DocumentSegment:
     def write(self, translation: Segment) -> str:
         """Return a translation in the syntax of the document."""
         pieces: list[Piece] = []
-        for part in translation.parts:
-            element = part if isinstance(part, str) else translation.elements[part]
+        for item in translation.items:
+            element = item if isinstance(item, str) else translation.elements[item]
             if isinstance(element, DocumentElement):
                 pieces.append(Piece(element.rewritten or element.surface, is_markup=True))
             else:  # text, or an element that was found in the text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from transformer_mt.decoding.segment import Element, Part, Role, Segment
+from transformer_mt.decoding.segment import Element, Item, Role, Segment
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ def mark(text: str, spans: Sequence[Span]) -> Segment:
     """
     partners = dict(pair_tags((span.role, span.name) for span in spans))
     elements: list[Element] = []
-    parts: list[Part] = []
+    items: list[Item] = []
     open_tags: list[int] = []
     end = 0
     for i, span in enumerate(spans):
-        parts += [text[end : span.start], i]
+        items += [text[end : span.start], i]
         end = span.end
         element, partner = span.element or Element(text[span.start : span.end]), partners.get(i)
         if partner is not None and partner < i:
@@ -40,7 +40,7 @@ def mark(text: str, spans: Sequence[Span]) -> Segment:
         elements.append(replace(element, role=role, partner=partner, parent=parent))
         if role is Role.OPENING:
             open_tags.append(i)
-    return Segment.make([*parts, text[end:]], elements)
+    return Segment.make([*items, text[end:]], elements)
 
 
 def pair_tags(tags: Iterable[tuple[Role, str]]) -> Iterator[tuple[int, int]]:

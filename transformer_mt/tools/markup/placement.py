@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import regex
 
-from transformer_mt.decoding.segment import Part, Role, Segment
+from transformer_mt.decoding.segment import Item, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED
 
 _WORD = re.compile(r"\S+")
@@ -43,15 +43,15 @@ def _remove_elements(text: Segment) -> tuple[str, dict[int, int]]:
     pieces: list[str] = []
     visible_ends: dict[int, int] = {}
     length = visible_end = 0
-    for part in text.parts:
-        if isinstance(part, int):
-            visible_ends[part] = visible_end
-            if text.elements[part].role is not Role.SINGLE or not pieces or pieces[-1][-1].isspace():
+    for item in text.items:
+        if isinstance(item, int):
+            visible_ends[item] = visible_end
+            if text.elements[item].role is not Role.SINGLE or not pieces or pieces[-1][-1].isspace():
                 continue
-            part = " "
-        pieces.append(part)
-        visible_end = length + len(part.rstrip()) if part.strip() else visible_end
-        length += len(part)
+            item = " "
+        pieces.append(item)
+        visible_end = length + len(item.rstrip()) if item.strip() else visible_end
+        length += len(item)
     joined = "".join(pieces)
     spaces = [match.span() for match in _LOOSE_SPACE.finditer(joined)]
     n_dropped = [0, *accumulate(end - start for start, end in spaces)]
@@ -70,18 +70,18 @@ def place_elements(source: Segment, translation: str, alignment: Sequence[tuple[
     elements_at: dict[int, list[int]] = {}  # elements to insert at each offset of the translation
     for element, offset in placer.place():
         elements_at.setdefault(offset, []).append(element)
-    parts: list[Part] = []
+    items: list[Item] = []
     start = 0
     for offset in sorted(elements_at):
-        parts += [translation[start:offset], *elements_at[offset]]
+        items += [translation[start:offset], *elements_at[offset]]
         start = offset
         has_single = any(source.elements[element].role is Role.SINGLE for element in elements_at[offset])
         if has_single and _WORD_START.match(translation, offset):
-            last = source.parts.index(elements_at[offset][-1]) if offset == 0 else -1
-            follows = "".join(part for part in source.parts[last + 1 : last + 2] if isinstance(part, str))
+            last = source.items.index(elements_at[offset][-1]) if offset == 0 else -1
+            follows = "".join(item for item in source.items[last + 1 : last + 2] if isinstance(item, str))
             if translation[offset - 1 : offset] == " " or (offset == 0 and not _WORD_START.match(follows)):
-                parts.append(" ")  # the space before the word is now before the element
-    return arrange_spaces(Segment.make([*parts, translation[start:]], source.elements).parts, source)
+                items.append(" ")  # the space before the word is now before the element
+    return arrange_spaces(Segment.make([*items, translation[start:]], source.elements).items, source)
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ class _Placer:
 
     def _ends_word(self, index: int) -> bool:
         """Return whether a word directly precedes an element, and none directly follows it."""
-        parts = ["", *self.source.parts, ""]
-        position = parts.index(index)
-        before, after = (part if isinstance(part, str) else "" for part in (parts[position - 1], parts[position + 1]))
+        items = ["", *self.source.items, ""]
+        position = items.index(index)
+        before, after = (item if isinstance(item, str) else "" for item in (items[position - 1], items[position + 1]))
         return bool(_WORD_START.match(before[-1:])) and not _WORD_START.match(after)
 
     def _offset(self, index: int, word: int) -> int:
@@ -253,63 +253,63 @@ def keep_placeholder_order(translation: Segment) -> Segment:
     """
     ordered = [i for i, element in enumerate(translation.elements) if _UNNUMBERED.fullmatch(element.surface)]
     remaining = iter(ordered)
-    parts = [next(remaining) if part in ordered else part for part in translation.parts]
-    return Segment.make(parts, translation.elements)
+    items = [next(remaining) if item in ordered else item for item in translation.items]
+    return Segment.make(items, translation.elements)
 
 
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
 
 
-def arrange_spaces(parts: Sequence[Part], source: Segment) -> Segment:
+def arrange_spaces(items: Sequence[Item], source: Segment) -> Segment:
     """Return a translation with normal spaces around its elements.
 
-    `parts` are texts, each with the space before it if there is one, and indices of elements of the source.
+    `items` are texts, each with the space before it if there is one, and indices of elements of the source.
     """
     elements = source.elements
-    index_of = {part: index for index, part in enumerate(source.parts) if isinstance(part, int)}
+    index_of = {item: index for index, item in enumerate(source.items) if isinstance(item, int)}
 
-    def last_character(part: Part) -> str:
-        return (part if isinstance(part, str) else elements[part].surface)[-1]
+    def last_character(item: Item) -> str:
+        return (item if isinstance(item, str) else elements[item].surface)[-1]
 
-    def starts_word_after(text: str, before: Sequence[Part]) -> bool:
+    def starts_word_after(text: str, before: Sequence[Item]) -> bool:
         """Return whether text would continue the word of the single element before it, unlike in the source."""
         if not before or isinstance(before[-1], str) or elements[before[-1]].role is not Role.SINGLE:
             return False
         position = index_of[before[-1]] + 1
-        following = source.parts[position] if position < len(source.parts) else " "
+        following = source.items[position] if position < len(source.items) else " "
         is_continued = isinstance(following, str) and _WORD_START.match(following)
         return bool(_WORD_START.match(text)) and not is_continued
 
-    def needs_space_before(single: int, previous: Part) -> bool:
-        """Return whether a space belongs between the last part of the output and a single element.
+    def needs_space_before(single: int, previous: Item) -> bool:
+        """Return whether a space belongs between the last item of the output and a single element.
 
         There is none if the same character precedes the element in the source, or if a word precedes it in both.
         """
-        source_previous = source.parts[index_of[single] - 1] if index_of[single] else " "
+        source_previous = source.items[index_of[single] - 1] if index_of[single] else " "
         last, source_last = last_character(previous), last_character(source_previous)
         is_same = last == source_last or (_WORD_START.match(last) and _WORD_START.match(source_last))
         return not is_same and not _NO_SPACE_AFTER.search(last)
 
-    output: list[Part] = []
+    output: list[Item] = []
     n_openings = 0  # opening tags at the end of the output: a space goes before them
     has_space = False  # text before the last tags ended with a space
-    for part in parts:
-        if isinstance(part, int) and elements[part].role is not Role.SINGLE:
-            n_openings = n_openings + 1 if elements[part].role is Role.OPENING else 0
-            output.append(part)
+    for item in items:
+        if isinstance(item, int) and elements[item].role is not Role.SINGLE:
+            n_openings = n_openings + 1 if elements[item].role is Role.OPENING else 0
+            output.append(item)
             continue
         position = len(output) - n_openings
-        if isinstance(part, str):
-            needs_space = has_space or part[0].isspace() or starts_word_after(part, output)
-            has_space = part[-1].isspace()
-            part = part.strip()
-            if not part:
+        if isinstance(item, str):
+            needs_space = has_space or item[0].isspace() or starts_word_after(item, output)
+            has_space = item[-1].isspace()
+            item = item.strip()
+            if not item:
                 continue
         else:
-            needs_space = has_space or (position > 0 and needs_space_before(part, output[position - 1]))
+            needs_space = has_space or (position > 0 and needs_space_before(item, output[position - 1]))
             has_space = False
         if needs_space and position:
             output.insert(position, " ")
-        output.append(part)
+        output.append(item)
         n_openings = 0
     return Segment.make(output, elements)

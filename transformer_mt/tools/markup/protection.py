@@ -244,7 +244,7 @@ class Protector:
 
     patterns: Sequence[str] = ()  # regular expressions of the user, which come before all kinds
     find_keep_terms: Callable[[str], Spans] | None = None  # finds glossary terms with the option keep, after all kinds
-    only_keep_terms: bool = False  # find only these terms
+    finds_elements: bool = True  # otherwise only these terms
 
     def mark(self, text: str | Segment) -> Segment:
         """Return a text with its elements.
@@ -257,14 +257,14 @@ class Protector:
         finders = [finder for finder in _FINDERS if finder is not _find_tags]
         spans: list[Span] = []
         end = 0
-        for part in text.parts:
-            if isinstance(part, str):
-                found = self._find(part, finders)
+        for item in text.items:
+            if isinstance(item, str):
+                found = self._find(item, finders)
                 spans += [replace(span, start=end + span.start, end=end + span.end) for span in found]
-                end += len(part)
+                end += len(item)
                 continue
-            element = text.elements[part]
-            pair = part if element.role is Role.OPENING else element.partner
+            element = text.elements[item]
+            pair = item if element.role is Role.OPENING else element.partner
             spans.append(Span(end, end + len(element.surface), element.role, f"pair {pair}", element))
             end += len(element.surface)
         return mark(text.surface, spans)
@@ -279,10 +279,11 @@ class Protector:
 
         The patterns come before the finders of the kinds, and the terms of a glossary after them.
         """
-        finders = () if self.only_keep_terms else (*self._pattern_finders, *finders)
-        finders = finders if self.find_keep_terms is None else (*finders, self.find_keep_terms)
+        functions = [*self._pattern_finders, *finders] if self.finds_elements else []
+        if self.find_keep_terms is not None:
+            functions.append(self.find_keep_terms)
         spans: list[Span] = []
-        for span in sorted((span for find in finders for span in find(text)), key=lambda span: span.start):
+        for span in sorted((span for find in functions for span in find(text)), key=lambda span: span.start):
             if not spans or span.start >= spans[-1].end:
                 spans.append(span)
         return spans

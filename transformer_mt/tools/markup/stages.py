@@ -45,7 +45,7 @@ def make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> list[TextS
     if config.markup != "none":
         stages.append(MarkupStage(Protector(config.protect_patterns, find_keep_terms)))
     elif find_keep_terms is not None:
-        stages.append(MarkupStage(Protector(find_keep_terms=find_keep_terms, only_keep_terms=True)))
+        stages.append(MarkupStage(Protector(find_keep_terms=find_keep_terms, finds_elements=False)))
     if glossary is not None:
         stages.append(make_glossary_stage(glossary, tokenizers.tgt))
     return stages

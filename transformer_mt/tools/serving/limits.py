@@ -36,7 +36,7 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request, and of all requests together."""
+    """Limits of a request, and of all requests together: the values of `LimitOptions` of `tmt serve`."""
 
     max_characters: int
     """Characters of a request."""
