@@ -14,8 +14,7 @@ from helpers import Tmt, assert_no_empty_part, assert_succeeded, assert_user_err
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows import configuration
-from transformer_mt.tools.analysis.sentence_comparison import compare_sentences
-from transformer_mt.tools.analysis.significance import score_systems
+from transformer_mt.tools.analysis.significance import compare_sentences, score_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 

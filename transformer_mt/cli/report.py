@@ -40,15 +40,16 @@ class Report(Command):
         if bool(self.src) != bool(self.ref):
             raise UserError("report: --src and --ref go together")
         check_files(self.src, self.ref)
-        from transformer_mt.flows.report import make_report, open_run
+        from transformer_mt.flows.report import make_report
+        from transformer_mt.runs.folder import RunFolder
 
-        run = open_run(self.run, self.loading.checkpoint or "best")
+        run = RunFolder.open(self.run)
         output = self.output or self.run / "report.html"
         if output.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"{output}: the page is HTML; pass a name that ends in .html")
         check_output(output, self.src, self.ref)
         files = (self.src, self.ref) if self.src and self.ref else None
-        page, notes = make_report(run, self._load_translator(), files)
+        page, notes = make_report(run, self.loading.checkpoint or "best", self._load_translator(), files)
         for note in notes:
             warnings.warn(note, stacklevel=1)
         write_text(output, page)

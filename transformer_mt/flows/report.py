@@ -19,47 +19,22 @@ from transformer_mt.system.log import Warn
 from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
 from transformer_mt.training.metrics_logger import read_metrics
 
-OpenRun = tuple[Config, ReportedRun]
-"""A run with its `Config`; tools see it only as a `Section`."""
 
-
-def open_run(path: Path, checkpoint: str) -> OpenRun:
-    """Open the run of a report. Raises `UserError` if the checkpoint does not exist."""
-    folder = RunFolder.open(path)
-    config = configuration.load_run(folder)
-    record, info = folder.read_metadata(), folder.find_checkpoint(checkpoint)
-    provenance = record["provenance"]
-    warm_start = provenance.get("init_from")
-    processes = f", {record['processes']} processes" if record.get("processes", 1) > 1 else ""
-    score = f", validation {info.metric} {info.score:.4g}" if info.score is not None else ""
-    summary = {
-        "translates": describe_directions(config.data),
-        "model": describe_model(config),
-        "parameters": f"{record['parameters']:,}",
-        "started from": f"{warm_start['path']}, step {warm_start['step']:,}" if warm_start else "random weights",
-        "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
-        "seed": str(config.seed),
-        "created": provenance["created"].replace("T", " "),
-        "status": describe_status(folder, record, config.train.max_steps, is_running=is_locked(folder.path)),
-        "checkpoint of this report": f"step {info.step:,}{score}{', rejected' if info.is_rejected else ''}",
-    }
-    summary = {fact: value for fact, value in summary.items() if value}
-    metrics = [*read_metrics(folder.metrics)]
-    return config, ReportedRun(config.name or path.name, folder, config, config.data, summary, record, info, metrics)
-
-
-def make_report(run: OpenRun, translator: Translator, files: tuple[Path, Path] | None) -> tuple[str, list[str]]:
+def make_report(
+    run: RunFolder, checkpoint: str, translator: Translator, files: tuple[Path, Path] | None
+) -> tuple[str, list[str]]:
     """Translate the test sets with the run. Return the page, and notes about its missing parts.
 
     `files` are source sentences and references that replace the test sets.
     """
-    (config, reported), notes = run, list[str]()
+    config, notes = configuration.load_run(run), list[str]()
+    reported = _describe_run(run, config, checkpoint)
     if files is not None:
         sources, references = read_aligned_files(*files)
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         sets = [EvaluationSet(str(files[0]), sources, references, scorer)]
     else:
-        sets = list(read_sets(reported.folder, config, notes.append))
+        sets = list(read_sets(run, config, notes.append))
         if not sets:
             notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
     return render_report(reported, translator, sets, notes), notes
@@ -85,3 +60,26 @@ def read_sets(run: RunFolder, config: Config, warn: Warn) -> Iterator[Evaluation
             continue
         has_set = True
         yield make_evaluation_set(config, name, corpus)
+
+
+def _describe_run(folder: RunFolder, config: Config, checkpoint: str) -> ReportedRun:
+    """Return the facts about a run. Raises `UserError` if the checkpoint does not exist."""
+    record, info = folder.read_metadata(), folder.find_checkpoint(checkpoint)
+    provenance = record["provenance"]
+    warm_start = provenance.get("init_from")
+    processes = f", {record['processes']} processes" if record.get("processes", 1) > 1 else ""
+    score = f", validation {info.metric} {info.score:.4g}" if info.score is not None else ""
+    summary = {
+        "translates": describe_directions(config.data),
+        "model": describe_model(config),
+        "parameters": f"{record['parameters']:,}",
+        "started from": f"{warm_start['path']}, step {warm_start['step']:,}" if warm_start else "random weights",
+        "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
+        "seed": str(config.seed),
+        "created": provenance["created"].replace("T", " "),
+        "status": describe_status(folder, record, config.train.max_steps, is_running=is_locked(folder.path)),
+        "checkpoint of this report": f"step {info.step:,}{score}{', rejected' if info.is_rejected else ''}",
+    }
+    summary = {fact: value for fact, value in summary.items() if value}
+    metrics = [*read_metrics(folder.metrics)]
+    return ReportedRun(config.name or folder.path.name, folder, config, config.data, summary, record, info, metrics)

@@ -37,8 +37,12 @@ from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.tools.analysis.sentence_comparison import SentenceComparison, find_most_different
-from transformer_mt.tools.analysis.significance import MetricComparison, score_systems
+from transformer_mt.tools.analysis.significance import (
+    MetricComparison,
+    SentenceComparison,
+    find_most_different,
+    score_systems,
+)
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized

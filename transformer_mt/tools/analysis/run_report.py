@@ -23,8 +23,12 @@ from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, log_rank0
-from transformer_mt.tools.analysis.sentence_comparison import SentenceComparison, compare_sentences
-from transformer_mt.tools.analysis.significance import MetricComparison, score_systems
+from transformer_mt.tools.analysis.significance import (
+    MetricComparison,
+    SentenceComparison,
+    compare_sentences,
+    score_systems,
+)
 from transformer_mt.tools.pages.page_rendering import Chart, draw_lines, render_page
 
 T = TypeVar("T")

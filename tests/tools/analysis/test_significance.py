@@ -6,7 +6,7 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.tools.analysis.sentence_comparison import find_most_different
+from transformer_mt.tools.analysis.significance import find_most_different
 
 GERMAN = Scorer("13a", "de")
 
