@@ -35,7 +35,7 @@ def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairC
     name = f"{config.name}-repaired"
 
     def render(train: Source | tuple[Source, ...]) -> str:
-        changes = {"train": train, "filters": add_filters(config.data)}
+        changes = {"train": train, "filters": add_filters(config.data, config.data.filters)}
         return render_yaml(config.model_copy(update={"name": name, "data": config.data.model_copy(update=changes)}))
 
     config_path = folder / f"{name}.yaml"

@@ -137,7 +137,13 @@ MARKED: dict[str, list[str]] = {
     ],
     "mentions": ["Ask ⟦@jane.doe⟧. See ⟦#tag⟧, not a@b or 5#"],
     "symbols": ["Old ⟦😆😆⟧ dog ⟦👨\u200d👩\u200d👧⟧ ⟦👍🏽⟧ ⟦🇩🇪⟧ ⟦1️⃣⟧ ⟦→⟧ ⟦•⟧ ⟦©⟧ ⟦:smile:⟧ 20 °C 3 × 4 a < b 10:30:45"],
-    "urls": ["See ⟦https://a.org/b?c=d⟧ (or ⟦http://x.y/(z)⟧). ⟦www.example.com⟧!"],
+    "addresses": [
+        "See ⟦https://a.org/b?c=d⟧ (or ⟦http://x.y/(z)⟧). ⟦www.example.com⟧!",
+        "Mail ⟦me@müller.de⟧, ⟦Zoë+a.b@x.co.uk⟧ or ⟦me@пример.рф⟧; the ⟦me@a.org⟧-address.",
+        "⟦https://a.org/?q=über⟧. “⟦https://a.org/é⟧” «⟦HTTPS://A.org/#x⟧»",
+        "⟦https://a.org/b⟧\u202f! ⟦https://a.org/b⟧\u2009— ⟦https://a.org/b⟧…",
+        "看⟦https://a.org/b⟧，然后⟦me@a.org⟧。 ⟦https://a.org/b⟧에서",
+    ],
     "emails": ["Write to ⟦jane.doe+x@mail.example.org⟧, or a@b."],
     "files": ["Open ⟦setup.py⟧, ⟦./docs/a-b.md⟧, ⟦/usr/lib/x⟧ and ⟦report.pdf⟧. But not e.g. this/that."],
 }

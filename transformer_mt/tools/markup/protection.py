@@ -74,12 +74,16 @@ _SYMBOL = regex.compile(
     r"|[0-9#*]\uFE0F?\u20E3|(?<!\S)\#(?!\S)|(?<![\w:]):[a-z+-][\w+-]*:(?![\w:])",
     regex.VERSION1,
 )
-_URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
-_EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)")
+_EAST_ASIAN = r"\u3000-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"  # written without spaces
+_LETTER, _WORD = rf"[\p{{L}}--[{_EAST_ASIAN}]]", rf"[\w--[{_EAST_ASIAN}]]"
+_URL_CHARACTER = rf"[^\s<>\"'`{{}}()«»\u2000-\u206f{_EAST_ASIAN}]"
 ADDRESS = regex.compile(
-    r"(?:\w+://|www\.)[^\s\xa0<>\"'`\u3000-\u9fff]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+", regex.ASCII | regex.IGNORECASE
+    rf"(?<!{_WORD})(?:[A-Za-z0-9_]++://|(?i:www)\.)(?:{_URL_CHARACTER}|\({_URL_CHARACTER}*+\))*"
+    rf"(?:[[\w/=\#%\&+\~\-]--[{_EAST_ASIAN}]]|\({_URL_CHARACTER}*+\))"
+    rf"|(?<![{_WORD}.+\-])[{_WORD}.+\-]++@(?:[{_WORD}\-]++\.){{1,9}}{_LETTER}{{2,}}(?!{_WORD})",
+    regex.VERSION1,
 )
-"""A URL or e-mail address to compare, without punctuation or East Asian text after it."""
+"""A URL or e-mail address, without punctuation or East Asian text around it."""
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
 _PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
 _TRAILING_PUNCTUATION = ".,;:!?)]…"
@@ -143,7 +147,7 @@ def find_branches(text: str) -> list[tuple[int, int]]:
     A branch that is a message itself is replaced by the branches of this message.
     """
     branches: list[tuple[int, int]] = []
-    open_braces = [_OpenBrace("other", 0, 0)]  # the first one stands for the whole text
+    open_braces = [_OpenBrace("other", 0, 0)]  # the first one is the whole text
     for match in _BRACE.finditer(text):
         outer, (start, end) = open_braces[-1], match.span()
         if match[0] == "{":
@@ -177,14 +181,6 @@ def _find_versions(text: str) -> Iterator[Span]:
             yield Span(*match.span())
     for match in _CODE.finditer(text):
         yield Span(*match.span())
-
-
-def _find_urls(text: str) -> Iterator[Span]:
-    for match in _URL.finditer(text):
-        url = match[0].rstrip(_TRAILING_PUNCTUATION)
-        if match[0][len(url) :].startswith(")") and "(" in url:
-            url += ")"
-        yield Span(match.start(), match.start() + len(url))
 
 
 def _find_files(text: str) -> Iterator[Span]:
@@ -227,8 +223,7 @@ def _join_wordless_pairs(text: str, spans: Sequence[Span]) -> Sequence[Span]:
 
 _FINDERS: Sequence[Callable[[str], Spans]] = (
     _find_tags,
-    _find_urls,
-    _find_matches(_EMAIL),
+    _find_matches(ADDRESS),
     find_placeholders,
     _find_files,
     _find_versions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,8 +139,8 @@ def repair_sources(
     return counts
 
 
-def add_filters(data: DataConfig) -> tuple[Filter, ...]:
-    """Return filters that clean text and remove bad pairs of `data.train`, and then `data.filters`.
+def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ...]:
+    """Return filters that clean text and remove bad pairs of `data.train`, and then the given ones.
 
     Duplicates stay, because they are correct. `unrelated` is left out, because it also finds correct pairs. So are
     filters that do not know a language, or have no held-out text.
@@ -154,9 +154,9 @@ def add_filters(data: DataConfig) -> tuple[Filter, ...]:
     }
     names = ("length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition")
     suitable = [make_filter(name) for name in names if not is_unsuitable.get(name)]
-    present = [filter_.model_dump() for filter_ in data.filters]
+    present = [filter_.model_dump() for filter_ in filters]
     added = [make_filter("normalize", mojibake=True), *suitable]
-    return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *data.filters)
+    return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *filters)
 
 
 def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_path: Path) -> Source:
