@@ -38,8 +38,8 @@ class Check(Command):
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
     write: Path | None = option(
-        "write a copy of data.train with lines paired again into a new folder, with changes.tsv and a configuration "
-        "that trains on it, with filters that clean text and remove bad pairs",
+        "write to a new folder: data.train with its lines paired again, changes.tsv, and a configuration with this "
+        "text and filters for bad pairs",
         metavar="FOLDER",
     )
     workers: int | None = option("processes (default: 1)", metavar="N", parse=number(1))

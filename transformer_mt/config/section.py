@@ -162,8 +162,8 @@ REMOVED = {
     "validation.metric=expect": "was removed with the behaviour tests: choose chrf++, or another metric",
     "decoding.alignment_layer": "was removed: words are aligned by the mean of all layers; delete this key",
     "decoding.markup=align": "was removed: choose auto, which does the same",
-    "decoding.protect": "was removed: all kinds of elements are protected, but not numbers, for which protect_patterns "
-    "may have a pattern; delete this key",
+    "decoding.protect": "was removed: delete this key; all kinds of elements are protected, and "
+    r"protect_patterns: ['\d+'] protects numbers",
     "decoding.repetition_penalty": "was removed; delete this key, and use no_repeat_ngram against repetitions",
     "optimizer.ema_decay": "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt "
     "export --average",

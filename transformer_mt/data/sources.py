@@ -168,7 +168,7 @@ MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
 N_SHOWN = 10  # bad rows in the message that there are too many
 
 PART_BYTES = 1 << 26
-"""Maximum bytes of files that one task reads together. A larger file has a task of its own."""
+"""Maximum bytes of files that one task reads together. A larger file is read by a separate task."""
 
 
 def load_corpus(

@@ -163,7 +163,7 @@ class TextStage:
     """Changes texts before their translation, and the translations. It is created for one set of options."""
 
     def read(self, line: str | Segment) -> str | Segment:
-        """Return a line of the input with the elements that this stage keeps. Those of a segment are known."""
+        """Return a line with the elements that this stage protects. A `Segment` keeps those that it has."""
         return line
 
     def prepare(self, segment: Segment) -> StageState:

@@ -274,11 +274,11 @@ class Translator:
         search = _LineSearch(translator, line_numbers, chosen, alignments, scores)
         return search.translate([translator.read(text) for text in texts], on_batch)
 
-    def read(self, text: str | Segment) -> Segment:
+    def read(self, line: str | Segment) -> Segment:
         """Return a line as the segment that the stages know, with its protected elements."""
         for stage in self.stages:
-            text = stage.read(text)
-        return Segment.from_text(text) if isinstance(text, str) else text
+            line = stage.read(line)
+        return Segment.from_text(line) if isinstance(line, str) else line
 
     def make_divider(self, tag: str | None) -> LineDivider:
         """Return what divides lines with a tag.

@@ -24,7 +24,7 @@ from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
-from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_for_training
+from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_settings
 from transformer_mt.decoding.sentence_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
@@ -98,7 +98,7 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
     Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
     wait for its files. The runner gets one stage after the other, and the results do not depend on it.
     """
-    check_for_training(config.tokenizer, is_learned=not run.exists() and config.train.init_from is None)
+    check_settings(config.tokenizer, learns_vocabulary=not run.exists() and config.train.init_from is None)
     if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
     train, validation = (load_split(config, name, runner) for name in ("train", "validation"))

@@ -316,7 +316,7 @@ class WindowTranslator:
 
 
 def warn_of_other_language(translator: Translator, text: str, name: str = "the text") -> bool:
-    """Warn if a text is certainly not in the source language of a model, and return whether it is so."""
+    """Warn if a text is certainly not in the source language of a model. Return whether it warned."""
     from transformer_mt.tools.languages.detection import find_other_language, language_name
 
     provenance = translator.provenance()

@@ -30,7 +30,7 @@ CHARTS = {
 }
 """Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
 
-TEXTS = "translations/"  # prefix of their tags, which sorts after the headline
+TEXTS = "translations/"  # prefix of the tags of texts; they sort after the headline
 
 _SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
 CURVES = ("train", "valid")

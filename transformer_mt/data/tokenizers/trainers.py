@@ -91,14 +91,11 @@ def _sample(pairs: Pairs, size: int, seed: int) -> Iterator[tuple[str, str]]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def check_for_training(config: TokenizerConfig, *, is_learned: bool) -> None:
-    """Raise `UserError` for settings that only runs of earlier versions may have.
-
-    `is_learned` says whether the training learns a vocabulary, unless a file has it.
-    """
+def check_settings(config: TokenizerConfig, *, learns_vocabulary: bool) -> None:
+    """Raise `UserError` for settings that only older runs have: sampling of unigram, learning of wordpiece."""
     if config.sampling > 0 and config.kind == "unigram":
         raise UserError("tokenizer.sampling: unigram cannot sample subwords: set 0, or kind: bpe or byte_bpe")
-    if is_learned and config.kind == "wordpiece" and not (config.file or config.src_file):
+    if learns_vocabulary and config.kind == "wordpiece" and not (config.file or config.src_file):
         raise UserError("tokenizer.kind: wordpiece is only read from a file (tokenizer.file); set bpe to learn one")
 
 

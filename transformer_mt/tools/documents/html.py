@@ -141,7 +141,7 @@ _CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
 """Code of templates, which may contain tags."""
 _XML_CODE = {"<![CDATA[": "]]>", "<?": "?>"}
 """Other parts of XHTML that may contain tags."""
-_IS_XHTML = re.compile(
+_XHTML_START = re.compile(
     r"\s*<\?xml\b|.{0,4096}?<html\b[^<>]*\bxmlns\s*=\s*[\"']http://www\.w3\.org/1999/xhtml", re.DOTALL
 )
 _DOCUMENT_TYPE = re.compile(
@@ -163,7 +163,7 @@ class HtmlTokenizer:
     def __init__(self, text: str) -> None:
         self.text = text
         self._ends_at_first_bracket = False
-        self._code = _CODE | _XML_CODE if _IS_XHTML.match(text) else _CODE
+        self._code = _CODE | _XML_CODE if _XHTML_START.match(text) else _CODE
         self._last_ends = {closing: text.rfind(closing) for closing in self._code.values()}
 
     def __iter__(self) -> Iterator[_Part]:

@@ -220,7 +220,7 @@ class _Conversion:
     def _delete_old(self) -> None:
         """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago.
 
-        The user's cache keeps only the newest models.
+        The user's cache keeps the `MAX_USER_MODELS` newest models of all runs.
         """
         kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
         for folder in self.candidate_folders[0].parent.glob("step-*"):  # the user's cache has none

@@ -56,7 +56,7 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 30, 14, 32  # margins of the drawing around the d
 BASE = HEIGHT - BOTTOM  # y of the horizontal axis
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 MAX_DOTS = 40  # points of a line that are marked one by one
-MAX_INTERVALS = 4  # that the difference of the values spans between the lines of the grid
+MAX_INTERVALS = 4  # between the lines of the grid, if they fitted exactly
 SMALLEST = 1e-12  # difference that a drawing shows
 
 Point = tuple[float, float]
