@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,38 @@ def test_a_file_that_changes_while_it_is_read_is_refused() -> None:
     assert list(load(TEXT)) == [("a", "b")] * 3
 
 
-def test_a_truncated_table_names_the_folder_to_delete(write_corpus: WriteCorpus) -> None:
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def read_rows(corpus: ParallelCorpus) -> object:
+    return corpus.take(np.arange(2))
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+@pytest.mark.parametrize("read", [list, read_rows])
+def test_a_damaged_table_names_the_folder_to_delete(
+    read: Callable[[ParallelCorpus], object], damage: Callable[[Path], None], write_corpus: WriteCorpus
+) -> None:
     (shard,) = write_corpus(make_pairs(10)).shards
-    shard.path.write_bytes(shard.path.read_bytes()[:-10])
+    damage(shard.path)
     with pytest.raises(UserError, match=f"^{shard.path.parents[1]}: "):
-        list(load(TEXT))
+        read(load(TEXT))
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.touch, Path.unlink])
+@pytest.mark.parametrize("read", [list, read_rows])
+def test_damaged_rows_of_a_filter_name_the_folder_to_delete(
+    read: Callable[[ParallelCorpus], object], damage: Callable[[Path], None], write_corpus: WriteCorpus
+) -> None:
+    corpus, stage = write_corpus(make_pairs(10)), Path("cache/filter-0")
+    (stage / "00000").mkdir(parents=True)
+    file = stage / "00000/kept.npy"
+    if damage is not Path.touch:  # else the file is empty
+        np.save(file, np.arange(5, dtype=np.uint32))
+    damage(file)
+    with pytest.raises(UserError, match=f"^{stage}: "):
+        read(replace(corpus, shards=[corpus.shards[0]._replace(n_rows=5, kept=file)]))
 
 
 def test_combined_corpora_share_their_shards(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,17 @@ def test_recorded_lengths_are_those_of_the_sources(tmp_path: Path) -> None:
     assert found.ratio == pytest.approx(0.7, abs=0.05)
 
 
+def test_a_truncated_cached_vocabulary_names_the_folder_to_delete(tmp_path: Path) -> None:
+    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
+    config = Config.model_validate({"data": data, "tokenizer": {"kind": "char"}})
+    train = load_split(config, "train")
+    prepare.make_tokenizers(config, train)
+    (file,) = tmp_path.glob("vocabulary-*/00000/tokenizers.json")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(UserError, match=f"^{file.parents[1]}: "):
+        prepare.make_tokenizers(config, train)
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> ParallelCorpus:
     for lang, letter in (("en", "a"), ("de", "x")):

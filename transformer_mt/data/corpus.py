@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.stages import damaged_stage_error
+from transformer_mt.data.stages import report_damage
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport
 
@@ -86,8 +86,8 @@ def read_record_batches(path: Path) -> Iterator[Any]:
     import pyarrow
 
     pa: Any = pyarrow
-    with pa.OSFile(str(path)) as file:
-        reader = _open_table(file, path)
+    with report_damage(path), pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_file(file)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
@@ -97,17 +97,14 @@ def _map_table(path: Path) -> Any:
     import pyarrow
 
     pa: Any = pyarrow
-    return _open_table(pa.memory_map(str(path)), path).read_all()
+    with report_damage(path):
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _open_table(file: Any, path: Path) -> Any:
-    """Open the table of a stage. Raises `UserError` if it is truncated."""
-    import pyarrow
-
-    try:
-        return cast(Any, pyarrow).ipc.open_file(file)
-    except ValueError:
-        raise damaged_stage_error(path.parents[1]) from None
+def load_kept(path: Path) -> NDArray[np.integer[Any]]:
+    """Return the rows of a table that filters have left, memory-mapped."""
+    with report_damage(path):
+        return np.load(path, mmap_mode="r")
 
 
 MAX_LISTED = 5  # pairs that a message lists
@@ -219,7 +216,7 @@ class ParallelCorpus:
     def numbered_record_batches(self, number: int) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """Yield the record batches of a shard, each with the row numbers in the table."""
         shard, first = self.shards[number], int(self.table_bounds[number])
-        kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
+        kept = np.arange(shard.n_rows) if shard.kept is None else load_kept(shard.kept)
         if self.selected is not None:
             chosen = self.selected[slice(*self.bounds[number : number + 2].tolist())]
             if len(chosen) < shard.n_rows / SPARSE_DIVISOR:
@@ -249,7 +246,7 @@ class ParallelCorpus:
             shard = self.shards[number]
             local_rows = table_rows[part] - self.table_bounds[number]
             if shard.kept is not None:
-                local_rows = np.load(shard.kept, mmap_mode="r")[local_rows]
+                local_rows = load_kept(shard.kept)[local_rows]
             table = _map_table(shard.path).select([*columns]).take(local_rows)
             for name, values in found.items():
                 for i, value in zip(part.tolist(), table[name].to_pylist(), strict=True):

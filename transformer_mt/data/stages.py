@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -90,6 +90,7 @@ class Stage:
             try:
                 with atomic_new_folder(target) as temporary:
                     metadata = self.run(task, temporary)
+                    # the format of earlier versions, whose unfinished stages continue
                     (temporary / METADATA).write_text(json.dumps({"metadata": metadata}), "utf-8")
             except (UserError, OSError):
                 if not (target / METADATA).exists():  # another machine may have finished it
@@ -126,6 +127,15 @@ class Stage:
 def damaged_stage_error(folder: Path) -> UserError:
     """Return the error for the folder of a stage with a missing or truncated file."""
     return UserError(f"{folder}: is incomplete or damaged; delete this folder, and run the same command again")
+
+
+@contextmanager
+def report_damage(file: Path) -> Generator[None]:
+    """Turn the errors of reading a missing or truncated file of a task into a `UserError`."""
+    try:
+        yield
+    except (ValueError, EOFError, FileNotFoundError):
+        raise damaged_stage_error(file.parents[1]) from None
 
 
 def run_in_worker(stage: Stage, task: int, folder: Path) -> None:

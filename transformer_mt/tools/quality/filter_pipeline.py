@@ -22,6 +22,7 @@ from transformer_mt.data.corpus import (
     Shard,
     TableWriter,
     join_fingerprints,
+    load_kept,
     log_progress,
     serialize_pairs,
 )
@@ -181,7 +182,7 @@ class FilterTask:
             positions.append(block.positions)
         rows = np.concatenate(positions)
         if shard.kept is not None:
-            rows = np.load(shard.kept)[rows]
+            rows = load_kept(shard.kept)[rows]
         save_array(folder / KEPT, rows.astype(np.uint32))
         return len(rows), hasher.hexdigest()
 
