@@ -1,4 +1,4 @@
-"""`tmt check`: find problems in the training, validation and test pairs, or write a repaired copy."""
+"""`tmt check`: find problems in the training, validation and test pairs, or pair shifted lines again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
-CAUTIONS = {"unrelated": "drops free translations too; tmt check --json lists 100 examples"}
+CAUTIONS = {"unrelated": "drops free translations too; tmt check --json lists up to 100 examples"}
 """A caution about the filter of a finding, by the name of the finding."""
 
 
@@ -67,7 +67,7 @@ class Check(Command):
 
 
 def write_repaired(args: Check, folder: Path, config: Config) -> None:
-    """Write a repaired copy of the training corpus, and print the counts and the next command."""
+    """Pair shifted lines of the training corpus again, and print the counts and the next command."""
     from transformer_mt.flows.check import repair_corpus
 
     config_path, sources = repair_corpus(config, folder)
@@ -111,7 +111,7 @@ def _show_verdict(report: CorpusReport, args: Check) -> None:
     if report.severity > Severity.OK and not report.has_wrong_languages:
         commands.append((f"  tmt check {given} --write FOLDER", "# pair lines again, and add filters"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
-        commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
+        commands.append((f"  tmt plan {given}", "# hours and memory"))
     print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")
     if commands:
         print_table((), commands)

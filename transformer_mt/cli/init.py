@@ -175,6 +175,6 @@ class Init(Command):
             *(f"advice: {advice}" for advice in config.advice),
             f"{self.output} is written: {config.summary}; next:",
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
-            f"tmt plan {out}            # hours, memory and disk",
+            f"tmt plan {out}            # hours and memory",
             f"tmt train --config {out}  # train",
         )

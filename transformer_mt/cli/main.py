@@ -28,7 +28,7 @@ from transformer_mt.system.log import log
 GROUPS = {
     "prepare": {
         "init": "write a configuration that trains, or fine-tunes, on your sentence pairs",
-        "check": "find problems in a corpus, and write a repaired copy",
+        "check": "find problems in a corpus, and pair shifted lines again",
         "prepare": "encode the data of a training in advance, on several processes",
         "plan": "predict the time and memory of a training",
     },

@@ -1,4 +1,4 @@
-"""Check the corpora of a configuration, and write a repaired copy of the corpora."""
+"""Check the corpora of a configuration, and pair shifted lines of the training corpus again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairC
     """
     for filter_ in config.data.filters:
         if isinstance(filter_, ColumnFilter):
-            raise filter_.make_error("the repaired copy has no column of numbers: remove this filter first")
+            raise filter_.make_error("the new text has no column of numbers: remove this filter first")
     name = f"{config.name}-repaired"
 
     def render(train: Source | tuple[Source, ...]) -> str:

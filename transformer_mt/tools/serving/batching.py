@@ -61,7 +61,7 @@ class BatchingWorker:
         translate: Callable[[BatchOptions, Sequence[BatchLine]], Sequence[NBest]],
         observe: Callable[[int, float], None] = lambda n_lines, seconds: None,
     ) -> None:
-        """`translate` translates a batch. A line waits up to `window` seconds for others.
+        """`translate` translates a batch. A line waits up to `WINDOW_SECONDS` for others.
 
         `observe` is called after each batch.
         """
