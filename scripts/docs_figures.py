@@ -186,14 +186,14 @@ def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
     figure.colorbar(image, ax=axes, label=label)
 
 
-def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
+def plot_positions(config: ModelConfig, model: Transformer) -> Figure:
     """Draw the table of positions: computed from the configuration, or learned by `model`.
 
     Rotary positions are drawn as the cosines and sines of the encoder's rotation angles.
     """
     from transformer_mt.model.positions import LearnedPositions, rotary_table, sinusoidal_table
 
-    learned = model and model.encoder.embedding.positions
+    learned = model.encoder.embedding.positions
     if isinstance(learned, LearnedPositions):
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":

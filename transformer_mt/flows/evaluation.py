@@ -187,11 +187,11 @@ def make_evaluation_set(config: Config, name: str, corpus: ParallelCorpus) -> Ev
         corpus.column("src"),
         corpus.column("tgt"),
         Scorer.from_config(config.scoring, tgt_lang),
-        list_tags(config, name, corpus),
+        _list_tags(config, name, corpus),
     )
 
 
-def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
+def _list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
     """Return the tag of each source of a test set, or of the validation set."""
     if name in config.data.test:
         tag = config.data.test[name].tag

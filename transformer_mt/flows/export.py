@@ -190,7 +190,7 @@ def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: P
     config, tokenizers = configuration.load_run(source), TokenizerPair.load(source.tokenizer)
     languages = config.data.src_lang, config.data.tgt_lang
     try:
-        marian_export.make_settings(config.model, config.decoding, tokenizers)
+        marian_export.make_settings(config.model, tokenizers)
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
         load_average(model, [checkpoint])
         weights = checkpoints.list_distinct_weights(model)

@@ -31,8 +31,8 @@ IDS = {"eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 1, "force
 MAX_POSITION_ERROR = 1e-3  # rounding of fp16
 
 
-def make_settings(config: ModelConfig, decoding: DecodingConfig, tokenizers: TokenizerPair) -> dict[str, Any]:
-    """Return the content of `config.json`. Raises `UserError` if there is no such model, search or tokenizer there."""
+def make_settings(config: ModelConfig, tokenizers: TokenizerPair) -> dict[str, Any]:
+    """Return the content of `config.json`. Raises `UserError` if there is no such model or tokenizer there."""
     names = [_list_entries(tokenizers.src), _list_entries(tokenizers.tgt)]
     is_shared = tokenizers.joint and config.tie_embeddings != "decoder"
     settings: dict[str, Any] = {
@@ -79,8 +79,8 @@ def write_folder(
     tokenizers: TokenizerPair,
     weights: Mapping[str, Tensor],
 ) -> None:
-    """Write the folder atomically. Raises `UserError` if `MarianMTModel` has no such model, search or tokenizer."""
-    settings = make_settings(config, decoding, tokenizers)
+    """Write the folder atomically. Raises `UserError` if `MarianMTModel` has no such model or tokenizer."""
+    settings = make_settings(config, tokenizers)
     is_shared = settings["share_encoder_decoder_embeddings"]
     search = {theirs: getattr(decoding, ours) for theirs, ours in DECODING_KEYS.items()}
     search["early_stopping"] = decoding.beam > 1  # our search ends with as many finished hypotheses as beams

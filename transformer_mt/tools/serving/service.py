@@ -27,7 +27,7 @@ from transformer_mt.tools.serving.schemas import (
 
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-LINES = (1, 2, 4, 8, 16, 32, 64, 128)
+LINES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
