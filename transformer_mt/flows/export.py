@@ -204,7 +204,10 @@ def _check_ctranslate2(source: RunFolder) -> Config:
     config = configuration.load_run(source)
     if problems := list(config.unsupported_by_ctranslate2()):
         lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
-        raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}")
+        raise UserError(
+            f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n"
+            f"another value of `model` needs a new training; change `decoding` in {source.config}"
+        )
     return config
 
 
