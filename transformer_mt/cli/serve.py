@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -45,7 +47,7 @@ class LimitOptions(OptionGroup):
         "requests that run or wait (128); more: status 429", default=128, metavar="N", parse=number(1)
     )
     timeout: float = option(
-        "seconds for the translation of a request (60); then it stops with status 504",
+        "seconds for the translation of a request (60); then the answer has status 504",
         default=60.0,
         metavar="SECONDS",
         parse=number(0.001, 1e6, float),
@@ -56,6 +58,15 @@ class LimitOptions(OptionGroup):
         metavar="N",
         parse=number(1),
     )
+
+
+def parse_origin(text: str) -> str:
+    """Check that an origin has the form in which browsers send it. `*` means all."""
+    if text != "*" and not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text):
+        raise ArgumentTypeError(
+            f"{text}: pass scheme and host in lower case, without a path or a slash at the end: https://example.org"
+        )
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +82,7 @@ class AccessOptions(OptionGroup):
         "origin whose web pages may call the API: https://example.org, or * for all; repeat for more (default: none)",
         default=(),
         metavar="ORIGIN",
+        parse=parse_origin,
     )
     log_requests: bool = flag("log path, status and time of each request, without its text")
     log_text: bool = flag("log the texts of /translate and their translations (default: never)")
