@@ -34,6 +34,10 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("train", "--config", "tiny.yaml", "--config", "x.yaml"), ("argument --config: is given twice",)),
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
+        (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
+        (("evaluate", "RUN", "--reference", "x.de"), ("unknown option --reference; did you mean --ref?\n",)),
+        (("serve", "RUN", "--cors", "https://Example.org"), ("--cors: https://Example.org: ",)),
+        (("serve", "RUN", "--cors", "https://example.org/"), ("--cors: https://example.org/: ",)),
         (
             ("translate", "RUN", "-foo"),
             ("-foo; tmt translate --help lists all; put -- before a text that begins with a hyphen\n",),

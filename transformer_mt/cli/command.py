@@ -21,29 +21,37 @@ from transformer_mt.system.log import make_visible
 
 MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
 REMOVED_OPTIONS = {
-    **dict.fromkeys(["--calibrate", "--confidence"], "translate --scores prints the mean log-probability per token"),
     **dict.fromkeys(
-        ["--round-trip", "--round-trip-tag", "--min-chrf"],
+        ["evaluate --calibrate", "translate --confidence"],
+        "translate --scores prints the mean log-probability per token",
+    ),
+    **dict.fromkeys(
+        ["synthesize --round-trip", "synthesize --round-trip-tag", "synthesize --min-chrf"],
         "translate --score-targets rates pairs, and column filters them",
     ),
-    "--protect": "translate --markup auto protects all kinds, and --protect-pattern numbers",
-    "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
-    "--prefix": "translate --n-best prints other translations, and --glossary fixes terms",
-    "--expect": "name the sentences as a source of data.validation, which has scores of its own",
-    "--attributes": "texts of attributes, such as alt and title, can be translated as lines",
-    "--memory": "tools of translators pretranslate a document, and PO, XLIFF and TMX keep existing translations",
-    "--metric-command": "evaluate --output writes the translations, which the program of a metric scores",
-    "--opus": "curl or mtdata downloads a corpus, and init reads its archive",
-    "--show-removed": "prepare prints examples of what each filter removes",
-    "--html": "check prints its findings, and --json all of them",
-    **dict.fromkeys(["--batch-window", "--batch-lines"], "serve translates requests together without it"),
-    "--any-language": "synthesize only warns of text in another language",
-    "--attention": "explain --html has a page with the cross-attention of each layer and head",
-    "--kind": "explain --html has a page with the cross-attention of each layer and head",
-    "--reference": "translate --score-targets scores a given translation, and --n-best others of the search",
-    "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
+    "translate --protect": "--markup auto protects all kinds, and --protect-pattern numbers",
+    **dict.fromkeys(
+        [f"{command} --repetition-penalty" for command in ("translate", "evaluate", "explain", "serve", "synthesize")],
+        "--no-repeat-ngram forbids repetitions",
+    ),
+    "translate --prefix": "--n-best prints other translations, and --glossary fixes terms",
+    "evaluate --expect": "name the sentences as a source of data.validation, which has scores of its own",
+    "translate --attributes": "texts of attributes, such as alt and title, can be translated as lines",
+    "translate --memory": "translation tools pretranslate a document, and PO, XLIFF and TMX keep existing translations",
+    "evaluate --metric-command": "--output writes the translations, which the program of a metric scores",
+    "init --opus": "curl or mtdata downloads a corpus, and init reads its archive",
+    "check --show-removed": "prepare prints examples of what each filter removes",
+    "check --html": "--json has up to 100 examples of each finding",
+    **dict.fromkeys(["serve --batch-window", "serve --batch-lines"], "requests are translated together without it"),
+    "synthesize --any-language": "the command only warns of text in another language",
+    **dict.fromkeys(
+        ["explain --attention", "explain --kind"],
+        "--html has a page with the cross-attention of each layer and head",
+    ),
+    "explain --reference": "translate --score-targets scores a given translation, and --n-best others of the search",
+    "check --worst": "check without it finds bad pairs, and --write pairs shifted lines again",
 }
-"""Options of earlier versions, with what replaces them."""
+"""Options of earlier versions, each after its command, with what replaces them."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
 """Converts the text of an argument. Raises `argparse.ArgumentTypeError` for a mistake."""
@@ -258,7 +266,7 @@ class CommandParser(argparse.ArgumentParser):
                 option, _, value = argument.partition("=")
                 if (self.prog, option) == ("tmt train", "--resume"):
                     self.exit(2, f"{self.prog}: error: there is no {option}; the same command without it resumes\n")
-                if remedy := REMOVED_OPTIONS.get(option):
+                if remedy := REMOVED_OPTIONS.get(f"{self.prog.removeprefix('tmt ')} {option}"):
                     self.exit(2, f"{self.prog}: error: {option} was removed; {remedy}\n")
                 following = given[given.index(argument) + 1 :]
                 if not value and following and not following[0].startswith("-"):
@@ -282,7 +290,8 @@ class CommandParser(argparse.ArgumentParser):
         found = [key for key in keys if word in (key, key.rpartition(".")[2])][:MAX_KEYS]
         if not found:
             options = {each.lstrip("-").replace("-", "_"): each for each in self._option_string_actions}
-            if similar := get_close_matches(word, options, n=1):
+            parts = [each for each in options if len(each) > 1 and word.startswith(each)]  # --reference: --ref
+            if similar := get_close_matches(word, options, n=1) or parts:
                 return [options[similar[0]]]
             found = [names.get(name, name) for name in get_close_matches(word, [*keys, *names], n=1)]
         return [make_visible(f"{key}={value}") for key in found]
