@@ -83,6 +83,11 @@ def test_an_interrupted_command_resumes_to_the_same_files(
         assert_user_error(changed, "other settings: decoding.seed 1 (now 2)")
     else:
         assert names == [TRANSLATED]
+        assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
+        assert_user_error(tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2"), f"{TRANSLATED}: ")
+        other = tmp_path / "other.en"
+        other.write_text(mono.read_text(encoding="utf-8") + "One more.\n", encoding="utf-8")
+        assert_user_error(tmt(*arguments[:5], other, *arguments[6:], tmp_path / "cut", "--resume"), f"{TRANSLATED}: ")
     assert_succeeded(tmt(*arguments, tmp_path / "cut", "--resume"))
     assert read_folder(tmp_path / "cut") == read_folder(tmp_path / "whole")
 
@@ -94,6 +99,13 @@ def test_a_text_without_good_translations_is_an_error(tiny_run: Path, tmt: Tmt, 
 
 
 # --- wrong input ------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_text_is_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "empty.en").touch()
+    arguments = ("--mono", tmp_path / "empty.en", "--output", tmp_path / "new")
+    assert_user_error(tmt("synthesize", tiny_run, *BACK, *arguments), "empty.en: ")
+    assert not (tmp_path / "new").exists()
 
 
 def test_text_in_another_language_is_warned_of(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

@@ -72,20 +72,19 @@ class Synthesize(Command):
 
     def execute(self) -> None:
         """Write the pairs, and print their number and that of the dropped lines by reason."""
-        from transformer_mt.flows.synthesize import check_files, make_pair_paths, synthesize
+        from transformer_mt.flows.synthesize import check_folder, synthesize
         from transformer_mt.flows.translation import load_translator
 
         files = self.files
-        check_files(files.mono, files.output)
+        check_folder(files.mono, files.output, resume=files.resume)
         others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
         overrides = collect_overrides(self.search, self.sampling, n_best=1, **others)
         options = self.loading.make_load_options(ensemble=self.ensemble, split="never")
         translator = load_translator(self.run, options, **overrides)
         self.sampling.check(self.search, "synthesize", translator.config.sample)
-        counts = synthesize(
+        (src, tgt), counts = synthesize(
             translator, self.direction, files.mono, files.output, errors=files.errors, resume=files.resume
         )
-        src, tgt = make_pair_paths(translator, self.direction, files.output)
         n_lines, n_pairs = counts.total(), counts.pop("", 0)
         print_text(f"{n_pairs:,} pairs from {n_lines:,} lines are in {src} and {tgt}")
         if counts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ from transformer_mt.choices import SynthesisDirection
 from transformer_mt.data.text_files import Errors, check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import find_degenerate
-from transformer_mt.flows.line_io import WINDOW_LINES, Line, make_part_path, process_lines
+from transformer_mt.flows.line_io import WINDOW_LINES, Line, Settings, make_part_path, process_lines
 from transformer_mt.flows.translation import warn_of_other_language
 from transformer_mt.system.files import atomic_file
 
@@ -39,8 +39,8 @@ class TranslatedLine(NamedTuple):
     translation: str = ""
 
 
-def check_files(mono: Sequence[Path], folder: Path) -> None:
-    """Raise `UserError` if a text is missing, or the folder has files, except those of an interrupted command."""
+def check_folder(mono: Sequence[Path], folder: Path, *, resume: bool) -> None:
+    """Raise `UserError` if a text is missing, or the folder has files, except those of a command to resume."""
     for path in mono:
         check_is_regular(path)
     if not folder.absolute().parent.is_dir():
@@ -51,6 +51,9 @@ def check_files(mono: Sequence[Path], folder: Path) -> None:
     is_interrupted = translated.exists() or make_part_path(translated).exists()
     if not is_interrupted and folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: exists, and has files; pass a new folder")
+    if translated.exists() and not resume:
+        advice = "repeat that command with --resume, or delete the file to start over"
+        raise UserError(f"{translated}: contains all lines of an interrupted command;\n{advice}")
 
 
 def make_pair_paths(translator: Translator, direction: SynthesisDirection, folder: Path) -> tuple[Path, Path]:
@@ -71,30 +74,48 @@ def synthesize(
     *,
     errors: Errors,
     resume: bool,
-) -> Counter[str]:
-    """Write the pairs. Return the number of lines by the reason of their drop; those with an empty reason are kept."""
+) -> tuple[tuple[Path, Path], Counter[str]]:
+    """Write the pairs. Return their files, and the number of lines by the reason of their drop; empty if kept.
+
+    Raises `UserError` if there is no text, or if an interrupted command had other text or settings.
+    """
     paths = make_pair_paths(translator, direction, folder)
-    for path in mono:
-        warn_of_other_language(translator, "\n".join(islice(read_lines(path, errors), WINDOW_LINES)), str(path))
+    heads = {path: [*islice(read_lines(path, errors), WINDOW_LINES)] for path in mono}
+    if not any(heads.values()):
+        raise UserError(f"{', '.join(map(str, mono))}: the text is empty; pass other files with --mono")
+    for path, head in heads.items():
+        warn_of_other_language(translator, "\n".join(head), str(path))
     folder.mkdir(exist_ok=True)
     translated = folder / TRANSLATED
-    if not (resume and translated.exists()):
+    texts = (text for path in mono for text in read_lines(path, errors))
+    settings = {
+        "tmt synthesize": __version__,
+        **translator.provenance().identity,
+        "longest source": str(translator.max_segment_tokens),
+        **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
+    }
+    if translated.exists():
+        check_translated(translated, settings, texts)
+    else:
 
         def process(window: Sequence[Line], first_number: int) -> str:
             found = translate_window(translator, [line.src for line in window], first_number)
-            return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in found)
+            lines = [settings, *found] if first_number == 1 else found
+            return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
-        lines = (Line(text) for path in mono for text in read_lines(path, errors))
-        settings = {
-            "tmt synthesize": __version__,
-            **translator.provenance().identity,
-            "longest source": str(translator.max_segment_tokens),
-            **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
-        }
-        process_lines(lines, process, translated, settings, resume=resume)
+        process_lines(map(Line, texts), process, translated, settings, resume=resume)
     counts = write_pairs(read_translated(translated), paths, direction)
     translated.unlink()
-    return counts
+    return paths, counts
+
+
+def check_translated(path: Path, settings: Settings, texts: Iterator[str]) -> None:
+    """Raise `UserError` if a temporary file has other settings, in its first line, or lines of other text."""
+    with path.open("rb") as file:
+        is_same = json.loads(file.readline()) == settings
+    found = (line.text for line in read_translated(path))
+    if not (is_same and all(old == new for old, new in zip_longest(found, texts))):
+        raise UserError(f"{path}: is of other text or settings;\nuse the same ones, or delete it to start over")
 
 
 def translate_window(translator: Translator, texts: Sequence[str], first_number: int) -> list[TranslatedLine]:
@@ -117,9 +138,9 @@ def translate_window(translator: Translator, texts: Sequence[str], first_number:
 
 
 def read_translated(path: Path) -> Iterator[TranslatedLine]:
-    """Yield the translated lines of a temporary file."""
+    """Yield the translated lines of a temporary file, which follow the settings."""
     with path.open("rb") as file:
-        for line in file:
+        for line in islice(file, 1, None):
             yield TranslatedLine(*json.loads(line))
 
 
