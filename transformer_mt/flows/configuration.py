@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -21,7 +22,6 @@ from transformer_mt.config.section import (
     Section,
     describe_error,
     list_error_keys,
-    suggest,
 )
 from transformer_mt.config.yaml_files import (
     MAX_DEPTH,
@@ -436,7 +436,9 @@ def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
         concerns_value = detail["type"] not in ("missing", "section_error")  # else `input` is the section around it
         if concerns_value and isinstance(given := detail["input"], dict) and given and _has_no_keys(path):
             key = str(next(iter(cast(dict[object, object], given))))
-            message = f"is no section, so that it has no key {key}; {suggest(key, list_suggestions((key,)))}"
+            similar = get_close_matches(key, list_suggestions((key,)), n=1)
+            remedy = f'; did you mean "{similar[0]}"?' if similar else ""
+            message = f"is a value, not a section, so it has no key {key}{remedy}"
         else:
             message = describe_error(cast(dict[str, Any], detail), list_suggestions(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
