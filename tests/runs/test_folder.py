@@ -392,9 +392,10 @@ def test_a_run_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
 
 
-def test_the_processes_of_all_nodes_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_all_nodes_and_of_one_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     facts: dict[str, Any] = {"fingerprints": {}, "sizes": {}, "lengths": {}, "warm_start": None}
     record_start(RunFolder(tmp_path), "", hardware="CPU", parameters=1, report=[], **facts)
-    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["processes"] == 8
+    record = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert (record["processes"], record["local_processes"]) == (8, 4)

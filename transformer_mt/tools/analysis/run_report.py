@@ -148,7 +148,9 @@ def _list_commands(run: ReportedRun) -> list[str]:
     With the commit, they install the program and the packages that it was tested with; without, the recorded packages.
     """
     provenance, processes = run.record["provenance"], run.record.get("processes", 1)
-    program = f"torchrun --nproc-per-node {processes} -m transformer_mt" if processes > 1 else "tmt"
+    per_node = run.record.get("local_processes") or processes
+    nodes = f"--nnodes {processes // per_node} " if processes > per_node else ""
+    program = f"torchrun {nodes}--nproc-per-node {per_node} -m transformer_mt" if processes > 1 else "tmt"
     folder, name = quote(str(run.folder.path)), quote(f"name={run.folder.path.resolve().name}-again")
     versions = {name: version.partition("+")[0] for name, version in provenance["versions"].items()}
     packages = " ".join(f"{name}=={version}" for name, version in versions.items() if name in PACKAGES)
