@@ -460,7 +460,8 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
     advice, config = advise_check(source.src[0], source.tgt[0], (src, tgt)).split("\n")
     return (
         f"{advice}, and `tmt check pairs.yaml --write repaired` pairs the lines again;\n"
-        f"then `tmt init repaired/train.{src} repaired/train.{tgt}`\n{config}"
+        f"then `tmt init repaired/train.{src} repaired/train.{tgt}`, "
+        f"and copy data.filters of repaired/pairs-repaired.yaml\n{config}"
     )
 
 
