@@ -3,8 +3,8 @@
 Back-translation (Sennrich et al. 2016) pairs the translation of a line, as the source, with the line itself, as the
 target. Distillation (Kim & Rush 2016) pairs a line, as the source, with its translation, as the target.
 
-The translated lines are collected in a temporary file, after whose last line an interrupted command resumes. At the
-end, the text files are made from it, and it is deleted.
+Translated lines go to a temporary file. A resumed command continues after its last line. At the end, both text files
+are made from it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def synthesize(
     errors: Errors,
     resume: bool,
 ) -> tuple[tuple[Path, Path], Counter[str]]:
-    """Write the pairs. Return their files, and the number of lines by the reason of their drop; empty if kept.
+    """Write the pairs. Return their files, and the number of dropped lines by reason; empty for kept lines.
 
     Raises `UserError` if there is no text, or if an interrupted command had other text or settings.
     """
