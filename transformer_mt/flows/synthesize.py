@@ -75,7 +75,7 @@ def synthesize(
     errors: Errors,
     resume: bool,
 ) -> tuple[tuple[Path, Path], Counter[str]]:
-    """Write the pairs. Return their files, and the number of dropped lines by reason; empty for kept lines.
+    """Write the pairs. Return their files, and the numbers of lines by drop reason, which is empty if kept.
 
     Raises `UserError` if there is no text, or if an interrupted command had other text or settings.
     """
