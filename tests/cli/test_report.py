@@ -109,6 +109,22 @@ def test_page_of_a_run_has_data_settings_curves_and_cost(run_copy: Path, tmt: Tm
     assert "git checkout 0123abcd pip install -c constraints.txt -e . tmt train --config " in text_of(page)
 
 
+@pytest.mark.parametrize(
+    ("record", "launcher"),
+    [
+        ({"processes": 8, "local_processes": 4}, "torchrun --nnodes 2 --nproc-per-node 4 -m"),
+        ({"processes": 4, "local_processes": 4}, "torchrun --nproc-per-node 4 -m"),
+        ({"processes": 4, "local_processes": None}, "torchrun --nproc-per-node 4 -m"),  # of an earlier version
+    ],
+)
+def test_the_command_starts_the_processes_of_the_run(
+    record: dict[str, int | None], launcher: str, run_copy: Path, tmt: Tmt
+) -> None:
+    path = run_copy / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **record}), encoding="utf-8")
+    assert f"{launcher} transformer_mt train --config " in text_of(make_page(tmt, run_copy))
+
+
 def test_text_of_the_test_set_never_becomes_html(run_copy: Path, tmt: Tmt) -> None:
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"
     Path("bad.en").write_text(f"{hostile}\none two three\n\n", encoding="utf-8")
