@@ -1,10 +1,12 @@
-"""Scripts of a text and of a language, and units of length."""
+"""Scripts of a text and of a language, units of length, and addresses in text of any script."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from functools import cache, lru_cache
+
+import regex
 
 from transformer_mt.data.data_config import primary_language
 
@@ -23,6 +25,17 @@ UNSPACED = "".join(UNSPACED_SCRIPTS.values())
 """Characters of scripts without spaces between words, as the inside of a character class."""
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 _FIRST_UNSPACED = "\u0e00"
+
+_EAST_ASIAN = r"\u3000-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"  # written without spaces
+_LETTER, _WORD = rf"[\p{{L}}--[{_EAST_ASIAN}]]", rf"[\w--[{_EAST_ASIAN}]]"
+_URL_CHARACTER = rf"[^\s<>\"'`{{}}()«»\u2000-\u206f{_EAST_ASIAN}]"
+ADDRESS = regex.compile(
+    rf"(?<!{_WORD})(?:[A-Za-z0-9_]++://|(?i:www)\.)(?:{_URL_CHARACTER}|\({_URL_CHARACTER}*+\))*"
+    rf"(?:[[\w/=\#%\&+\~\-]--[{_EAST_ASIAN}]]|\({_URL_CHARACTER}*+\))"
+    rf"|(?<![{_WORD}.+\-])[{_WORD}.+\-]++@(?:[{_WORD}\-]++\.){{1,9}}{_LETTER}{{2,}}(?!{_WORD})",
+    regex.VERSION1,
+)
+"""A URL or e-mail address, without punctuation or East Asian text around it."""
 
 _NAMES = (  # ISO 15924 codes, and the first words of the Unicode names of their letters
     "Latn LATIN, Cyrl CYRILLIC, Grek GREEK, Hebr HEBREW, Arab ARABIC, Deva DEVANAGARI, Beng BENGALI, Gujr GUJARATI, "

@@ -13,6 +13,7 @@ import regex
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.segment import Role, Segment
 from transformer_mt.errors import UserError
+from transformer_mt.tools.languages.scripts import ADDRESS
 from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags
 
 MATCH_SECONDS = 2.0  # for one pattern of the user and one text
@@ -74,16 +75,6 @@ _SYMBOL = regex.compile(
     r"|[0-9#*]\uFE0F?\u20E3|(?<!\S)\#(?!\S)|(?<![\w:]):[a-z+-][\w+-]*:(?![\w:])",
     regex.VERSION1,
 )
-_EAST_ASIAN = r"\u3000-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"  # written without spaces
-_LETTER, _WORD = rf"[\p{{L}}--[{_EAST_ASIAN}]]", rf"[\w--[{_EAST_ASIAN}]]"
-_URL_CHARACTER = rf"[^\s<>\"'`{{}}()«»\u2000-\u206f{_EAST_ASIAN}]"
-ADDRESS = regex.compile(
-    rf"(?<!{_WORD})(?:[A-Za-z0-9_]++://|(?i:www)\.)(?:{_URL_CHARACTER}|\({_URL_CHARACTER}*+\))*"
-    rf"(?:[[\w/=\#%\&+\~\-]--[{_EAST_ASIAN}]]|\({_URL_CHARACTER}*+\))"
-    rf"|(?<![{_WORD}.+\-])[{_WORD}.+\-]++@(?:[{_WORD}\-]++\.){{1,9}}{_LETTER}{{2,}}(?!{_WORD})",
-    regex.VERSION1,
-)
-"""A URL or e-mail address, without punctuation or East Asian text around it."""
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
 _PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
 _TRAILING_PUNCTUATION = ".,;:!?)]…"

@@ -11,8 +11,7 @@ from statistics import median
 
 import regex
 
-from transformer_mt.tools.languages.scripts import UNSPACED, split_units
-from transformer_mt.tools.markup.protection import ADDRESS
+from transformer_mt.tools.languages.scripts import ADDRESS, UNSPACED, split_units
 
 # --- normalisation ----------------------------------------------------------------------------------------------------
 

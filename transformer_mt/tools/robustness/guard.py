@@ -23,8 +23,7 @@ from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
-from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share
-from transformer_mt.tools.markup.protection import ADDRESS
+from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
