@@ -207,9 +207,9 @@ def test_an_interrupted_translation_is_resumed_unless_its_source_changed(
     text.write_bytes(b"one two\n" * 1100 + b"\xff\n")
     with pytest.raises(UserError, match="ended with status 2"):
         made.execute()
-    first, rest = part.read_bytes().split(b"\n", 1)
+    settings, first, rest = part.read_bytes().split(b"\n", 2)
     kept = json.dumps(["", "One two", ""]).encode().ljust(len(first))
-    part.write_bytes(kept + b"\n" + rest)
+    part.write_bytes(b"\n".join([settings, kept, rest]))
     text.write_bytes(b"one two\n" * 1101)
     if is_outdated:  # each pair of the untrained model is dropped
         with pytest.raises(UserError, match="ended with status 2"):
