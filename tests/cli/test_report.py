@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Tmt, assert_no_empty_part, assert_succeeded, assert_user_error, load_plain, parse_page, read_folder
+from helpers import Tmt, assert_no_empty_part, assert_succeeded, assert_user_error, parse_page, read_folder
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows import configuration
@@ -69,11 +69,12 @@ def test_odd_lines_of_the_curves_do_no_harm(line: str, run_copy: Path, tmt: Tmt)
         assert_succeeded(tmt(*command))
 
 
-def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) -> None:
+def test_page_of_a_run_has_scores_and_sentences_of_tmt_translate(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     page = make_page(tmt, run_copy)
     assert {name: content for name, content in read_folder(run_copy).items() if name != "report.html"} == before
-    hypotheses = load_plain(run_copy).translate(lines("test.en"))
+    assert_succeeded(tmt("translate", run_copy, "--input", "test.en", "--output", "out.de"))
+    hypotheses = lines("out.de")
     rows = rows_of(page)
     for metric, found in score_systems([hypotheses], lines("test.de"), SCORER).items():
         own = found.baseline

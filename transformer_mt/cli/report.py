@@ -57,7 +57,6 @@ class Report(Command):
 
     def _load_translator(self) -> Translator:
         tag = {} if self.tag is None else {"tag": self.tag}
-        from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
 
-        return load_translator(self.run, self.loading.make_load_options(), n_best=1, **FORCE_TORCH, **tag)
+        return load_translator(self.run, self.loading.make_load_options(), n_best=1, **tag)

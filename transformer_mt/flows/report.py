@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.evaluation import make_evaluation_set
+from transformer_mt.flows.evaluation import describe_system, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
 from transformer_mt.runs.folder import RunFolder, is_locked
 from transformer_mt.system.log import Warn
-from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
+from transformer_mt.tools.analysis.run_report import ReportedRun, ScoredSet, render_report
+from transformer_mt.tools.analysis.significance import score_systems
 from transformer_mt.training.metrics_logger import read_metrics
 
 
@@ -37,7 +39,16 @@ def make_report(
         sets = list(read_sets(run, config, notes.append))
         if not sets:
             notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
-    return render_report(reported, translator, sets, notes), notes
+    scored = [_score_set(translator, each) for each in sets]
+    return render_report(reported, scored, describe_system(translator), notes), notes
+
+
+def _score_set(translator: Translator, data: EvaluationSet) -> ScoredSet:
+    """Translate a test set, and score its translations."""
+    start = time.perf_counter()
+    hypotheses = translate_set(translator, data)
+    seconds = time.perf_counter() - start
+    return ScoredSet(data, hypotheses, seconds, score_systems([hypotheses], data.references, data.scorer))
 
 
 def read_sets(run: RunFolder, config: Config, warn: Warn) -> Iterator[EvaluationSet]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,18 +15,15 @@ import yaml
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
-from transformer_mt.system.log import ProgressReport, log_rank0
 from transformer_mt.tools.analysis.significance import (
     MetricComparison,
     SentenceComparison,
     compare_sentences,
-    score_systems,
 )
 from transformer_mt.tools.pages.page_rendering import Chart, draw_lines, render_page
 
@@ -71,9 +67,8 @@ class ScoredSet:
     metrics: Mapping[str, MetricComparison]
 
 
-def render_report(run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], notes: Sequence[str]) -> str:
-    """Translate the test sets, and return the page. `notes` about missing parts are added to it."""
-    scored = [_score_set(run, translator, data) for data in sets]
+def render_report(run: ReportedRun, sets: Sequence[ScoredSet], method: str, notes: Sequence[str]) -> str:
+    """Return the page. `method` is the search that translated the sets, and `notes` are about missing parts."""
     return render_page(
         "report.html",
         name=run.name,
@@ -81,7 +76,7 @@ def render_report(run: ReportedRun, translator: Translator, sets: Sequence[Evalu
         src_lang=run.data.src_lang.replace("_", "-"),
         tgt_lang=run.data.tgt_lang.replace("_", "-"),
         created=datetime.now().astimezone().isoformat(" ", timespec="minutes"),
-        summary={**_summarize_scores(scored), **run.summary},
+        summary={**_summarize_scores(sets), **run.summary},
         cost=_list_cost(run),
         recorded=_list_recorded_scores(run),
         versions=_list_versions(run),
@@ -90,10 +85,10 @@ def render_report(run: ReportedRun, translator: Translator, sets: Sequence[Evalu
         settings=_list_changed_settings(run.config),
         charts=_draw_curves(run),
         commands=_list_commands(run),
-        sets=scored,
-        method=f"{translator.config.method}, {translator.precision}",
+        sets=sets,
+        method=method,
         no_ter=NO_TER,
-        examples=_find_examples(scored[0]) if scored else {},
+        examples=_find_examples(sets[0]) if sets else {},
         max_text=MAX_TEXT,
         notes=[note.replace("\n", " ") for note in notes],
     )
@@ -214,17 +209,6 @@ def _thin(items: list[T]) -> list[T]:
 
 
 # --- translations -----------------------------------------------------------------------------------------------------
-
-
-def _score_set(run: ReportedRun, translator: Translator, data: EvaluationSet) -> ScoredSet:
-    """Translate a test set, and score its translations."""
-    log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
-    start = time.perf_counter()
-    with ProgressReport(f"{data.name}: translated", len(data.sources)).show() as progress:
-        n_best_lists = translator.n_best(data.sources, tags=data.tags, n_best=1, on_batch=progress.update)
-    seconds = time.perf_counter() - start
-    hypotheses = [best.text for best, *_ in n_best_lists]
-    return ScoredSet(data, hypotheses, seconds, score_systems([hypotheses], data.references, data.scorer))
 
 
 def _find_examples(scored: ScoredSet) -> dict[str, list[SentenceComparison]]:
