@@ -117,6 +117,24 @@ The ==small \(x+y\) dog== a == b.
 """
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "front_matter",
+    ["---\ntitle: A page\n---\n", "---\ntitle: A page\n...\n", '+++\ntitle = "A page"\n\n[x]\ny = 1\n+++ \n',
+     "+++\n+++\n",
+     '{\n  "title": "A page",\n  "x": {\n    "y": "z"\n  }\n}\n'],
+)  # fmt: skip
+def test_front_matter_is_kept(front_matter: str, newline: str) -> None:
+    text = f"{front_matter}\nA dog\n".replace("\n", newline)
+    assert fill(parse(text, "markdown"), upper) == text.replace("A dog", "A DOG")
+
+
+def test_a_ruler_at_the_start_starts_no_front_matter() -> None:
+    for start in ("---", "+++", "{"):
+        text = f"{start}\r\n\r\n" + 100 * "A dog\r\n\r\n"
+        assert fill(parse(text, "markdown"), upper) == text.upper()
+
+
 def test_extensions_of_markdown_are_kept() -> None:
     document = parse(EXTENSIONS, "markdown")
     assert sources(document) == [

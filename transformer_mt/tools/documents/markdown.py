@@ -258,7 +258,10 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     return result
 
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_FRONT_MATTER = re.compile(  # YAML, TOML or JSON
+    r"(?:---[ \t]*\r?\n(?:.*\n)*?(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*\n)*?\+\+\+|\{[ \t]*\r?\n(?:.*\n)*?\})"
+    r"[ \t]*(?:\r?\n|\Z)"
+)
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>&~|!#${]")
 _NEEDS_ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|&(?=#?\w+;)|<(?=[A-Za-z/!?])|(?<!\s)\*|\*(?!\s)")
