@@ -131,6 +131,21 @@ def test_po_in_another_language_is_refused(language: str) -> None:
     assert error.value.line == 4
 
 
+@pytest.mark.parametrize(
+    ("escape", "is_read"),
+    [(escape, True) for escape in ("\\\\a", "\\\\\\\\x41", "\\t", '\\"')]
+    + [(escape, False) for escape in ("\\a", "\\x41", "\\101", "\\\\\\a", "\\303\\251", "\\?", "\\'")],
+)
+def test_po_messages_with_escapes_are_translated_or_kept(escape: str, is_read: bool) -> None:
+    text = (
+        f'msgid "1{escape} dog"\nmsgstr ""\n\nmsgid "{escape} dog"\nmsgid_plural "dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    )
+    escaped = f"1{escape} dog".upper().replace("\\T", "\\t")
+    translated = fill(parse(text, "po"), upper)
+    assert translated.splitlines()[1] == (f'msgstr "{escaped}"' if is_read else 'msgstr ""')
+    assert translated.splitlines()[-1] == 'msgstr[1] "DOGS"'
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_po_messages_without_a_translation_are_translated(newline: str) -> None:
     translated = fill(parse(PO.replace("\n", newline), "po"), upper)
@@ -268,11 +283,29 @@ def test_a_target_of_xliff_without_text_is_translated(target: str) -> None:
 @pytest.mark.parametrize("version", ["1.2", "2.0"])
 @pytest.mark.parametrize("language", ["fr", "fr-FR", "ZH_cn"])
 def test_xliff_in_another_language_is_refused(version: str, language: str) -> None:
-    attributes = "source-language" if version == "1.2" else "srcLang"
-    text = f"<xliff version='{version}'\n {attributes}='{{}}'><file {attributes}='{{}}'/></xliff>"
-    with pytest.raises(DocumentError, match=f"source language is {language}, not en"):
-        parse(text.format(language, language), "xliff")
-    parse(text.format("EN", "en-GB"), "xliff")
+    names = ("source-language", "target-language") if version == "1.2" else ("srcLang", "trgLang")
+    for name, wanted in zip(names, ("en", "de"), strict=True):
+        text = f"<xliff version='{version}'\n {name}='{{}}'><file {name}='{{}}'/></xliff>"
+        with pytest.raises(DocumentError, match=f"language is {language}, not {wanted}"):
+            parse(text.format(language, language), "xliff")
+        for other in (wanted.upper(), f"{wanted}-XK", {"en": "eng", "de": "deu_Latn"}[wanted]):
+            assert fill(parse(text.format(other, other), "xliff"), upper).count(f"'{other}'") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<xliff version='1.2'><file source-language='en'><body translate='{}'>"
+        "<trans-unit><source>a</source></trans-unit><trans-unit translate='{}'><source>b</source></trans-unit>"
+        "</body></file></xliff>",
+        "<xliff version='2.0'><file><group translate='{}'><unit><segment><source>a</source></segment></unit>"
+        "<unit translate='{}'><segment><source>b</source></segment></unit></group></file></xliff>",
+    ],
+)
+def test_the_nearest_value_of_translate_counts_in_xliff(text: str) -> None:
+    assert sources(parse(text.format("no", "yes"), "xliff")) == ["b"]
+    assert sources(parse(text.format("yes", "no"), "xliff")) == ["a"]
+    assert sources(parse(text.format("no", "no"), "xliff")) == []
 
 
 def test_existing_targets_of_xliff_are_replaced_by_option() -> None:
@@ -309,6 +342,13 @@ def test_subtitles_keep_their_times_and_number_of_lines() -> None:
     assert "- WHO?\n- {\\an8}THE <b>DOG</b>!\n" in translated
     times = [line for line in SRT.split("\n") if "-->" in line or not line]
     assert [line for line in translated.split("\n") if "-->" in line or not line] == times
+
+
+def test_a_translation_of_srt_never_makes_a_time() -> None:
+    document = parse("1\n00:00:01,000 --> 00:00:02,000\nA dog\n", "srt")
+    filled = document.fill([Segment(("1 --> 2",))])
+    assert filled.count("-->") == 1
+    parse(filled, "srt")
 
 
 def test_a_translation_of_one_word_has_one_line() -> None:

@@ -84,6 +84,8 @@ def _parse(text: str, root: str) -> list[_Node]:
         else:
             pairs = _ATTRIBUTE.findall(match["attributes"])
             attributes = {key: html.unescape(value or other) for key, value, other in pairs}
+            if open_nodes and (inherited := nodes[open_nodes[-1]].get("translate")):
+                attributes.setdefault("translate", inherited)
             nodes.append(_Node(start, end, "opening", index, index, name, attributes, is_empty=bool(match["empty"])))
             if not match["empty"]:
                 open_nodes.append(index)
@@ -126,19 +128,25 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
     while i < len(nodes):
         node = nodes[i]
         if node.kind == "opening":
-            given, wanted = node.get("source-language", "srcLang"), options.source_language
-            if node.tag == holder and given and wanted and primary_language(given) != primary_language(wanted):
+            if node.tag == holder:
                 line = text.count("\n", 0, node.start) + 1
-                raise DocumentError(line, f"its source language is {given}, not {wanted}; pass another file")
-            if node.tag == holder and (tag := read_tag(text, node.start, node.end)) is not None:
-                replacements += set_language(text, tag, [attribute], options.language)
-            if node.tag in _SKIPPED or node.get("translate") == "no":
+                _check_language("source", node.get("source-language", "srcLang"), options.source_language, line)
+                _check_language("target", node.get(attribute), options.language, line)
+                if (tag := read_tag(text, node.start, node.end)) is not None:
+                    replacements += set_language(text, tag, [attribute], options.language)
+            if node.tag in _SKIPPED:
                 i = node.last
             elif node.tag == ("trans-unit" if is_version_1 else "segment"):
-                replacements += _read_unit(text, nodes, i, options.retranslate)
+                if node.get("translate") != "no":
+                    replacements += _read_unit(text, nodes, i, options.retranslate)
                 i = node.last
         i += 1
     return Document(text, replacements)
+
+
+def _check_language(side: str, given: str, wanted: str, line: int) -> None:
+    if given and wanted and primary_language(given) != primary_language(wanted):
+        raise DocumentError(line, f"its {side} language is {given}, not {wanted}; pass another file, or correct it")
 
 
 def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool) -> Iterator[Replacement]:

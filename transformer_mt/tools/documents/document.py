@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.segment import Element, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
@@ -437,7 +438,7 @@ def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -
     found = [each for each in tag.attributes if each.name in wanted]
     for attribute in found:
         value = document[attribute.start : attribute.end]
-        if re.split("[-_]", value.strip().lower())[0] == re.split("[-_]", language.lower())[0]:
+        if primary_language(value.strip()) == primary_language(language):
             continue
         has_value = document[attribute.start - 1] in "\"'="
         replacements.append(Replacement(attribute.start, attribute.end, [language if has_value else f'="{language}"']))

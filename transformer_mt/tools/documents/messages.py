@@ -30,6 +30,9 @@ _KEYWORD = re.compile(
     re.MULTILINE,
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
+_ESCAPE = re.compile(r'(\\[\\"ntrvbf])|\\')
+_OTHER_ESCAPE = "\0"
+"""Replaces the backslash of an escape that polib does not decode, such as `\\a`. Its message stays unchanged."""
 N_NUMBERS = 1000  # numbers, from 0, whose plural forms are compared
 MAX_WITHOUT_NUMBER = 5  # numbers with the form of 1, if its text may leave the number out ("one file"), as in gettext
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
@@ -54,7 +57,7 @@ def parse_po(text: str, options: DocumentOptions) -> Document:
         raise DocumentError(1, "messages and translations do not match; check the file with msgfmt -c")
     newline = "\r\n" if "\r\n" in text else "\n"
     for (source, is_wanted), (start, end) in zip(sources, values, strict=True):
-        if source and (is_wanted or options.retranslate):
+        if source and _OTHER_ESCAPE not in source and (is_wanted or options.retranslate):
             parts = make_text_parts(source, start, _escape)
             is_long = any(isinstance(part, str) and part.endswith("\\n") for part in parts[:-1])
             opening = f'""{newline}"' if is_long else '"'
@@ -73,7 +76,8 @@ def _check_lines(text: str) -> None:
 def _read_entries(text: str) -> polib.POFile:
     try:
         # A final line break, because polib opens a text that is the name of a file.
-        return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", text) + "\n")
+        decodable = _ESCAPE.sub(lambda match: match[1] or _OTHER_ESCAPE, _OTHER_LINE_BREAKS.sub(" ", text))
+        return polib.pofile(decodable + "\n")
     except (OSError, ValueError, IndexError, KeyError) as error:
         match = re.search(r"line (\d+)\)?:?\s*(.*)", str(error))
         line, reason = (int(match[1]), match[2]) if match else (1, "")

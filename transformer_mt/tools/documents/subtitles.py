@@ -85,7 +85,7 @@ class _Syntax:
             for offset, character in enumerate(piece.text, start):
                 output.append(newline if offset in breaks else self.escape(character))
             start += len(piece.text)
-        return "".join(output)
+        return "".join(output).replace("-->", "->")  # else a line of SRT would be read as times
 
 
 # --- SRT --------------------------------------------------------------------------------------------------------------
