@@ -173,3 +173,37 @@ def test_the_curves_of_a_start_that_was_repeated_are_hidden(tmp_path: Path) -> N
             logger.log_scalars(1, {"train/loss": loss})
             logger.log_markdown(1, "samples", "text")
     assert read_curves(tmp_path)["train/loss"] == {1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "command", "n_lines"),
+    [
+        ("decoding.length_penalty: gnmt", "translate", 1),
+        ("decoding.length_penalty: average", "translate", 0),
+        ("decoding.repetition_penalty: 1.2", "translate", 1),
+        ("decoding.repetition_penalty: 1.0", "translate", 0),
+        ("loss.consistency: rdrop", "translate", 0),  # translation is the same without it
+        ("loss.consistency: rdrop", "resume", 1),
+        ("loss.consistency: none", "resume", 0),
+        ("decoding.length_penalty: gnmt", "resume", 1),
+        ("model.init: xavier", "resume", 0),
+        ("model.layer_drop: 0.1", "fine-tune", 1),
+        ("model.layer_drop: 0.0", "fine-tune", 0),
+        ("optimizer.ema_decay: null", "fine-tune", 0),
+    ],
+)
+def test_a_removed_setting_that_was_in_effect_is_logged_once(
+    setting: str, command: str, n_lines: int, run_copy: Path, tmt: Tmt
+) -> None:
+    config, (section, _, key) = run_copy / "config.yaml", setting.partition(".")
+    text = re.sub(rf"(?m)^({section}:.*\n)", rf"\g<1>  {key}\n", config.read_text(encoding="utf-8"))
+    config.write_text(text, encoding="utf-8")
+    Path("tuned.yaml").write_text(f"base: {config}\nname: tuned\ntrain: {{max_steps: 1}}\n", encoding="utf-8")
+    arguments = {
+        "translate": ("translate", run_copy, "one two"),
+        "resume": ("train", "--config", config, "train.max_steps=13"),
+        "fine-tune": ("train", "--config", "tuned.yaml"),
+    }
+    done = tmt(*arguments[command])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(setting) == n_lines

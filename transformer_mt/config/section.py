@@ -199,7 +199,8 @@ REMOVED = {
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
 run, keys and items of lists are ignored.
 """
-
+REMOVED_DEFAULTS = (None, "none", "false", "0.0", "1.0", "0.05", "xavier", "average")
+"""Values with which the keys in `REMOVED` had no effect, as the `config.yaml` of a run writes them."""
 
 EXAMPLES = {
     "data.train": ", such as {src: F, tgt: G}",

@@ -89,7 +89,7 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
         set_waiting("auto", resolve_threads(options.threads))
     others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble
     folders = [RunFolder.open(each) for each in (path, *map(Path, others))]
-    config = folders[0].read_section("decoding", DecodingConfig).with_options(decoding)
+    config = folders[0].read_section("decoding", DecodingConfig, logs_removed=True).with_options(decoding)
     if "length_penalty_exponent" in decoding and config.n_beams == 1:
         raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
     for folder in folders:

@@ -41,7 +41,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
-from transformer_mt.config.section import MAY_CHANGE, REMOVED, Section
+from transformer_mt.config.section import MAY_CHANGE, REMOVED, REMOVED_DEFAULTS, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.runs.records import (
@@ -61,6 +61,7 @@ from transformer_mt.system.files import (
     remove_leftovers,
     write_text,
 )
+from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
@@ -160,6 +161,27 @@ def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, objec
         yield from _find_sections(section.get(names[0]), names[1:])
 
 
+def _drop_removed(values: object) -> Iterator[tuple[str, object]]:
+    """Delete the keys and filters of earlier versions from a configuration, and yield them with their values."""
+    for removed in REMOVED:
+        path, _, item = removed.partition("=")
+        *sections, key = path.split(".")
+        for found in _find_sections(values, sections):
+            if not item and key in found:
+                yield path, found.pop(key)
+            elif item and isinstance(given := found.get(key), list):
+                filters = cast(list[object], given)
+                found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
+                yield from ((path, filter_) for filter_ in filters if isinstance(filter_, dict) and item in filter_)
+
+
+def _is_in_effect(value: object) -> bool:
+    """Return whether a removed key had another value than its default."""
+    if isinstance(value, dict):
+        return any(map(_is_in_effect, cast(dict[str, object], value).values()))
+    return value not in REMOVED_DEFAULTS
+
+
 def _describe_version(metadata: dict[str, Any]) -> str:
     """Return which version has written a `run.json` of another format."""
     try:
@@ -248,27 +270,27 @@ class RunFolder:
             raise UserError(f"{self.metadata}: is damaged ({describe_validation_error(error)}); {advice}") from None
         return metadata
 
-    def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys and filters that were removed since then."""
+    def read_config(self, logged: str | None = None) -> Tree:
+        """Read the resolved configuration, without keys and filters that were removed since then.
+
+        Log those below `logged` that were in effect. An empty `logged` means all sections, and None means none.
+        """
         tree = read_yaml(self.config)
-        for removed in REMOVED:
-            path, _, item = removed.partition("=")
-            *sections, key = path.split(".")
-            for found in _find_sections(tree.values, sections):
-                if not item:
-                    found.pop(key, None)
-                elif isinstance(given := found.get(key), list):
-                    filters = cast(list[object], given)
-                    found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
+        for path, value in _drop_removed(tree.values):
+            if logged is not None and path.startswith(logged) and _is_in_effect(value):
+                text = json.dumps(value, ensure_ascii=False).replace('"', "")  # numbers are still text
+                log_rank0(f"tmt: warning: {self.config}: {path}: {text} of this run is no longer applied")
         return tree
 
-    def read_section(self, name: str, schema: type[SectionT]) -> SectionT:
+    def read_section(self, name: str, schema: type[SectionT], *, logs_removed: bool = False) -> SectionT:
         """Read the keys of `schema` from one section of the resolved configuration. Keys of tools are left out.
+
+        With `logs_removed`, log removed keys of the section that were in effect.
 
         Raises `UserError` if the section is damaged.
         """
         try:
-            values = cast(dict[str, Any], self.read_config().values[name])
+            values = cast(dict[str, Any], self.read_config(name if logs_removed else None).values[name])
             return schema.model_validate({key: values[key] for key in schema.model_fields if key in values})
         except (KeyError, TypeError, ValidationError):
             raise UserError(
