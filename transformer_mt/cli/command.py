@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, g
 
 from transformer_mt.system.log import make_visible
 
-MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
+MAX_KEYS = 4  # suggested keys, if several sections have a key of this name
 REMOVED_OPTIONS = {
     **dict.fromkeys(
         ["evaluate --calibrate", "translate --confidence"],
@@ -29,12 +29,14 @@ REMOVED_OPTIONS = {
         ["synthesize --round-trip", "synthesize --round-trip-tag", "synthesize --min-chrf"],
         "translate --score-targets rates pairs, and column filters them",
     ),
-    "translate --protect": "--markup auto protects all kinds, and --protect-pattern numbers",
+    "translate --protect": r"--markup auto protects all kinds, and --protect-pattern '\d+' numbers",
     **dict.fromkeys(
         [f"{command} --repetition-penalty" for command in ("translate", "evaluate", "explain", "serve", "synthesize")],
         "--no-repeat-ngram forbids repetitions",
     ),
     "translate --prefix": "--n-best prints other translations, and --glossary fixes terms",
+    "evaluate --hyp": "name the file in place of RUN: tmt evaluate F --ref G",
+    "evaluate --paper": "use python scripts/paper_bleu.py",
     "evaluate --expect": "name the sentences as a source of data.validation, which has scores of its own",
     "translate --attributes": "texts of attributes, such as alt and title, can be translated as lines",
     "translate --memory": "translation tools pretranslate a document, and PO, XLIFF and TMX keep existing translations",
@@ -52,6 +54,13 @@ REMOVED_OPTIONS = {
     "check --worst": "check without it finds bad pairs, and --write pairs shifted lines again",
 }
 """Options of earlier versions, each after its command, with what replaces them."""
+NO_OPTIONS = {
+    "train --resume": "the same command without it resumes",
+    **dict.fromkeys(
+        ["train --output", "train --out"], "name=NAME names the run folder, and runs_dir=DIR the folder that holds it"
+    ),
+}
+"""Options that other commands or programs have."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
 """Converts the text of an argument. Raises `argparse.ArgumentTypeError` for a mistake."""
@@ -223,7 +232,14 @@ class _StoreOnce(argparse.Action):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of `tmt` or of one command. It answers a mistyped word with the one that was probably meant."""
+    """The parser of `tmt` or of one command. It answers a mistyped word with the one that was probably meant.
+
+    Options are not abbreviated, because the rest of a removed or future one could be another option.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        """Take the settings of `argparse.ArgumentParser`."""
+        super().__init__(allow_abbrev=False, **settings)
 
     def parse_command(self, command: type[T], arguments: Sequence[str]) -> T:
         """Parse the command line of a command. Exit with status 2 and a message for a mistake."""
@@ -264,9 +280,10 @@ class CommandParser(argparse.ArgumentParser):
         for argument in rest:
             if re.match("--?[A-Za-z]", argument):
                 option, _, value = argument.partition("=")
-                if (self.prog, option) == ("tmt train", "--resume"):
-                    self.exit(2, f"{self.prog}: error: there is no {option}; the same command without it resumes\n")
-                if remedy := REMOVED_OPTIONS.get(f"{self.prog.removeprefix('tmt ')} {option}"):
+                name = f"{self.prog.removeprefix('tmt ')} {option}"
+                if remedy := NO_OPTIONS.get(name):
+                    self.exit(2, f"{self.prog}: error: there is no {option}; {remedy}\n")
+                if remedy := REMOVED_OPTIONS.get(name):
                     self.exit(2, f"{self.prog}: error: {option} was removed; {remedy}\n")
                 following = given[given.index(argument) + 1 :]
                 if not value and following and not following[0].startswith("-"):
@@ -287,14 +304,15 @@ class CommandParser(argparse.ArgumentParser):
         keys = list_config_keys() if any(each.dest == "overrides" for each in self._actions) else []
         word = option.lstrip("-").replace("-", "_")
         names = {key.rpartition(".")[2]: key for key in keys}
-        found = [key for key in keys if word in (key, key.rpartition(".")[2])][:MAX_KEYS]
+        found = [key for key in keys if word in (key, key.rpartition(".")[2])]
         if not found:
             options = {each.lstrip("-").replace("-", "_"): each for each in self._option_string_actions}
-            parts = [each for each in options if len(each) > 1 and word.startswith(each)]  # --reference: --ref
-            if similar := get_close_matches(word, options, n=1) or parts:
+            starts = [each for each in options if len(each) > 1 and (each.startswith(word) or word.startswith(each))]
+            if similar := get_close_matches(word, options, n=1, cutoff=0.65) or starts:
                 return [options[similar[0]]]
-            found = [names.get(name, name) for name in get_close_matches(word, [*keys, *names], n=1)]
-        return [make_visible(f"{key}={value}") for key in found]
+            found = [names.get(name, name) for name in get_close_matches(word, [*keys, *names], n=1, cutoff=0.8)]
+            found = [key for name, key in names.items() if name.endswith(f"_{word}")] or found
+        return [make_visible(f"{key}={value}") for key in found[:MAX_KEYS]]
 
 
 def list_config_keys() -> list[str]:
