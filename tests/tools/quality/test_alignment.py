@@ -144,6 +144,17 @@ def test_another_language_is_noticed_once_and_then_cached(pairs: list[Pair], tmp
     assert check_sample(corpus, ("en", "de"), tmp_path) == lines
 
 
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_truncated_cache_entry_is_written_again(size: int, pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = load(tmp_path, [(tgt, tgt) if i % 10 == 0 else (src, tgt) for i, (src, tgt) in enumerate(pairs)])
+    lines = check_sample(corpus, ("en", "de"), tmp_path)
+    (entry,) = tmp_path.glob("check-*.json")
+    content = entry.read_bytes()
+    entry.write_bytes(content[:size])
+    assert check_sample(corpus, ("en", "de"), tmp_path) == lines
+    assert entry.read_bytes() == content
+
+
 def test_exchanged_languages_are_refused_each_time(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = load(tmp_path, [(tgt, src) for src, tgt in pairs])
     for _ in range(2):  # the second call finds no cached report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -341,10 +342,16 @@ def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: 
     """
     key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
     path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
-    build_cached(
-        path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)]))
-    )
-    return json.loads(path.read_text(encoding="utf-8"))
+
+    def read() -> list[str] | None:
+        with suppress(FileNotFoundError, ValueError):  # a truncated file is written again
+            return json.loads(path.read_text(encoding="utf-8"))
+
+    def make() -> None:
+        write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)]))
+
+    build_cached(path, make, lambda: read() is not None)
+    return read() or []
 
 
 def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
