@@ -109,6 +109,7 @@ def load_kept(path: Path) -> NDArray[np.integer[Any]]:
 
 MAX_LISTED = 5  # pairs that a message lists
 N_SHOWN = 3  # examples of a filter or check that are printed
+SUSPICIOUS_SHARE = 0.5  # of the pairs; a filter that removes more gives a warning
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 HASHED_ROWS = 1 << 20  # rows whose hashes are in memory at a time
@@ -140,12 +141,15 @@ class FilterReport:
     examples: tuple[PairExample, ...]  # spread evenly over the affected pairs
 
     def describe(self) -> str:
-        """Return one sentence for the log, with up to three examples."""
+        """Return one sentence for the log, with up to three examples. It is a warning if most pairs are removed."""
         verb = "removed" if self.removes else "changed"
         share = self.n_affected / max(1, self.n_seen)
         found = [f"{example.location} ({example.reason})" for example in choose_examples(self.examples)]
         such_as = f", such as {', '.join(found)}" if found else ""
-        return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%}){such_as}"
+        sentence = f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%}){such_as}"
+        if self.removes and share > SUSPICIOUS_SHARE:
+            return f"warning: {sentence}; check data.filters, and src_lang and tgt_lang"
+        return sentence
 
 
 class Shard(NamedTuple):

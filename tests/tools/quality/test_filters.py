@@ -88,6 +88,15 @@ def test_filter_removes_a_bad_pair_and_keeps_good_ones(filter_: Any, bad: tuple[
     assert report.describe().startswith(f"filter {report.name} removed 1 of 9 pairs (11.1%), such as t.en:5 (")
 
 
+@pytest.mark.parametrize("filter_", ["language", "script"])
+def test_a_filter_that_removes_most_pairs_gives_a_warning_with_the_keys(filter_: str, apply: Apply) -> None:
+    pairs = [("Two men are talking in the street.", "Двое мужчин тихо беседуют на улице.")]
+    (report,) = apply([("Ok.", "Ok."), *pairs * 3], filter_, tgt="de").filters
+    assert report.n_affected >= 3
+    assert report.describe().startswith("warning: ")
+    assert all(key in report.describe() for key in ("src_lang", "tgt_lang", "data.filters"))
+
+
 PAIR_FILTERS = ("length", "ratio", "language", "script", "copy", "numbers", "urls", "repetition")
 
 
