@@ -125,7 +125,10 @@ def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono
     assert_user_error(tmt(*arguments, mono), "is a file; pass a new folder")
     assert_succeeded(tmt(*arguments, tmp_path / "new"))
     before = read_folder(tmp_path / "new")
-    assert_user_error(tmt(*arguments, tmp_path / "new", "--resume"), "exists, and has files")
+    assert_user_error(tmt(*arguments, tmp_path / "new"), "exists, and has files")
+    assert_user_error(tmt(*arguments, tmp_path / "other", "--resume"), "exists, and has files")
+    done = tmt(*arguments, tmp_path / "new", "--resume")
+    assert done.returncode == 0 and "nothing to resume" in done.stderr
     assert read_folder(tmp_path / "new") == before
     shutil.rmtree(tmp_path / "new")
     assert_user_error(

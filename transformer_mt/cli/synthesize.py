@@ -28,6 +28,7 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
+from transformer_mt.system.log import log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +73,13 @@ class Synthesize(Command):
 
     def execute(self) -> None:
         """Write the pairs, and print their number and that of the dropped lines by reason."""
-        from transformer_mt.flows.synthesize import check_folder, synthesize
+        from transformer_mt.flows.synthesize import check_folder, is_complete, synthesize
         from transformer_mt.flows.translation import load_translator
 
         files = self.files
+        if files.resume and is_complete(files.output):
+            log(f"tmt: {files.output} is complete; nothing to resume (to translate again, pass a new folder)")
+            return
         check_folder(files.mono, files.output, resume=files.resume)
         others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
         overrides = collect_overrides(self.search, self.sampling, n_best=1, **others)

@@ -39,6 +39,11 @@ class TranslatedLine(NamedTuple):
     translation: str = ""
 
 
+def is_complete(folder: Path) -> bool:
+    """Return whether a folder has both sides of the pairs, and no temporary file of an interrupted command."""
+    return len([*folder.glob("train.*")]) == 2 and not any(folder.glob(f"{TRANSLATED}*"))
+
+
 def check_folder(mono: Sequence[Path], folder: Path, *, resume: bool) -> None:
     """Raise `UserError` if a text is missing, or the folder has files, except those of a command to resume."""
     for path in mono:
