@@ -356,6 +356,9 @@ def test_names_of_columns_are_recognised(header: str, corpus: Path) -> None:
     rows = ["\t".join(names), *map("\t".join, PAIRS)]
     (corpus / "t.tsv").write_text("\n".join(rows), encoding="utf-8")
     assert choose_columns(Path("t.tsv"), None, None, None).columns == names
+    exchanged = ["\t".join(reversed(names)), *rows[1:]]
+    (corpus / "t.tsv").write_text("\n".join(exchanged), encoding="utf-8")
+    assert choose_columns(Path("t.tsv"), None, None, None).columns == (names[1], names[0])
     numbered = [f"{number}\t{row}" for number, row in enumerate(rows)]
     (corpus / "t.tsv").write_text("\n".join(["id" + numbered[0][1:], *numbered[1:]]), encoding="utf-8")
     assert choose_columns(Path("t.tsv"), None, None, None).columns == names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +80,7 @@ def choose_columns(
     if table_kind(table) in HEADERLESS_KINDS:
         if not _is_header(head, columns, languages):
             return _choose_unnamed(table, head, columns, languages)
-        named = [column for column, cell in enumerate(head[0]) if cell.strip()]
-        if columns is None and not all(_is_name(head, column, languages) for column in named):
+        if columns is None and not all(_find_names(head, languages)):
             note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
     src, tgt = _choose_named(table, head, columns, languages)
     return TableColumns(Source(table=(str(table),), src_column=src, tgt_column=tgt), (src, tgt), note)
@@ -157,29 +156,35 @@ def _is_header(rows: Head, columns: Sequence[str] | None, languages: Languages) 
     names = [cell.strip().lower() for cell in first if cell.strip()]
     if len({*names}) < len(names):
         return False
-    return sum(_is_name(rows, column, languages) for column in range(len(first))) > 1
+    return sum(_find_names(rows, languages)) > 1
 
 
-def _is_name(rows: Head, column: int, languages: Languages) -> bool:
-    cell = rows[0][column].strip().lower()
-    if len(cell) > MAX_NAME or rows[0][column] in (row[column] for row in rows[1:] if column < len(row)):
-        return False
-    if cell in languages or _find_named_language(rows, column):
-        return True
-    words = re.findall(r"[^\W\d_]+", cell)
-    return bool(words) and all(NAME_WORDS.fullmatch(word) or _find_named_language(rows, column, word) for word in words)
+def _find_names(rows: Head, languages: Languages) -> Iterator[bool]:
+    """Yield whether each cell of the first row that is not blank is a usual name. Columns may be exchanged."""
+    plausible = [code for codes in _rank_languages(rows) for code in codes]
+    for column, cell in enumerate(rows[0]):
+        name = cell.strip().lower()
+        if name:
+            is_text = len(name) > MAX_NAME or cell in (row[column] for row in rows[1:] if column < len(row))
+            words = re.findall(r"[^\W\d_]+", name)
+            are_usual = [NAME_WORDS.fullmatch(word) or _find_named_language(word, plausible) for word in words]
+            is_language = name in languages or _find_named_language(name, plausible) is not None
+            yield not is_text and (is_language or (bool(words) and all(are_usual)))
 
 
-def _find_named_language(rows: Head, column: int, name: str | None = None) -> str | None:
-    """Return the language that the name of a column, or a word of it, states, if its text may be in this language.
+def _rank_languages(rows: Head) -> list[list[str]]:
+    """Return the most likely languages of the text of each column."""
+    texts = ["\n".join(row[column] for row in rows[1:] if column < len(row)) for column in range(len(rows[0]))]
+    return [[code for code, _ in LanguageDetector.load().rank(text)[:N_PLAUSIBLE]] for text in texts]
+
+
+def _find_named_language(name: str, plausible: Sequence[str]) -> str | None:
+    """Return the language that the name of a column, or a word of it, states, if it is plausible.
 
     A tag with a script or region, such as eng_Latn, leaves no doubt.
     """
     from langcodes import tag_is_valid
 
-    name = rows[0][column].strip().lower() if name is None else name
-    ranking = LanguageDetector.load().rank("\n".join(row[column] for row in rows[1:] if column < len(row)))
-    plausible = [code for code, _ in ranking[:N_PLAUSIBLE]]
     for code in plausible:
         if name in (language_name(code).lower(), OWN_NAMES.get(code)):
             return code
@@ -214,8 +219,9 @@ def _choose_unnamed(table: Path, rows: Head, columns: Sequence[str] | None, lang
 
 def _find_text_columns(head: Head) -> dict[int, str]:
     """Return the languages of two columns that are named like them, or else of all columns of sentences."""
-    named = {column: _find_named_language(head, column) for column in range(len(head[0]))}
-    found = {column: code for column, code in named.items() if code is not None}
+    cells = zip(head[0], _rank_languages(head), strict=True)
+    named = enumerate(_find_named_language(cell.strip().lower(), plausible) for cell, plausible in cells)
+    found = {column: code for column, code in named if code is not None}
     return found if len(found) == 2 else _detect_languages(head[1:])
 
 
