@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 from helpers import wait_until
@@ -121,6 +122,27 @@ def test_resume_without_partial_output_starts_at_the_first_line(tmp_path: Path) 
     assert process(tmp_path / "h", resume=True) == len(LINES)
     assert (tmp_path / "g").read_text() == (tmp_path / "h").read_text() == upper(LINES)
     assert names(tmp_path) == ["g", "h"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"lines": [Line("other")]}, UserError),
+        ({"settings": {"run": "other"}}, UserError),
+        ({"stop_after": 10, "error": UserError("line 11: bad")}, UserError),
+        ({"stop_after": 10, "error": KeyboardInterrupt()}, KeyboardInterrupt),
+        ({"stop_after": 15, "error": UserError("line 16: bad")}, UserError),
+    ],
+)
+def test_a_refused_resume_is_not_advised_again(
+    changes: dict[str, Any], error: type[BaseException], interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a command that was interrupted, or that has finished lines itself, says that it can be resumed."""
+    with pytest.raises(error):
+        process(interrupted, resume=True, **changes)
+    is_advised = error is KeyboardInterrupt or changes.get("stop_after") == 15
+    assert ("--resume" in capsys.readouterr().err) == is_advised
+    assert interrupted.with_name("g.part").exists()
 
 
 @pytest.mark.parametrize("changed", [[Line("other"), *LINES[1:]], LINES[:4], [*LINES[:7], Line("line 7"), *LINES[8:]]])

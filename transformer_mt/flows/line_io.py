@@ -345,7 +345,8 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_int
     if done.lines:
         output.save_progress()
         advice = "; the same command with --resume continues after them" if output.record else ""
-        log(f"tmt: {part} contains {done.lines:,} finished line{'' if done.lines == 1 else 's'}{advice}")
+        if is_interrupted or done.lines > output.start.lines:  # not if the command was refused
+            log(f"tmt: {part} contains {done.lines:,} finished line{'' if done.lines == 1 else 's'}{advice}")
     else:
         part.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
