@@ -90,8 +90,10 @@ class Synthesize(Command):
             translator, self.direction, files.mono, files.output, errors=files.errors, resume=files.resume
         )
         n_lines, n_pairs = counts.total(), counts.pop("", 0)
-        print_text(f"{n_pairs:,} pairs from {n_lines:,} lines are in {src} and {tgt}")
+        if n_pairs:
+            ends = ["" if n == 1 else "s" for n in (n_pairs, n_lines)]
+            print_text(f"{n_pairs:,} pair{ends[0]} from {n_lines:,} line{ends[1]}: {src} and {tgt}")
         if counts:
             print_table(("dropped", "lines"), [(reason, f"{n:,}") for reason, n in counts.most_common()], numbers=(1,))
         if not n_pairs:
-            raise UserError(f"{files.output}: no pair is left of {n_lines:,} lines")
+            raise UserError(f"{', '.join(map(str, files.mono))}: no line is left of {n_lines:,}, so no file is written")

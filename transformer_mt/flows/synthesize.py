@@ -82,6 +82,8 @@ def synthesize(
 ) -> tuple[tuple[Path, Path], Counter[str]]:
     """Write the pairs. Return their files, and the numbers of lines by drop reason, which is empty if kept.
 
+    The files are deleted again if no line is kept, so that the same command can be repeated with other text.
+
     Raises `UserError` if there is no text, or if an interrupted command had other text or settings.
     """
     paths = make_pair_paths(translator, direction, folder)
@@ -111,6 +113,9 @@ def synthesize(
         process_lines(map(Line, texts), process, translated, settings, resume=resume)
     counts = write_pairs(read_translated(translated), paths, direction)
     translated.unlink()
+    if not counts[""]:
+        for path in paths:
+            path.unlink()
     return paths, counts
 
 
