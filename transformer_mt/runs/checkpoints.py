@@ -70,10 +70,9 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        advice = (
-            "earlier checkpoints are intact: make room on the disk, or repair it, and run the same command again to "
-            "resume"
-        )
+        advice = "make room on the disk, or repair it, and run the same command again"
+        if any(info.path.parent.glob("step-*")):
+            advice = f"earlier checkpoints are intact: {advice} to resume"
         if not info.path.parent.exists():
             advice = "the run was moved or deleted"
         raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None

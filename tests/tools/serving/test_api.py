@@ -126,6 +126,8 @@ BODY = {"q": "one", **EN_DE}
         ({"q": ["x"] * 1001}, "q"),
         ({"source": "fr"}, "source"),
         ({"source": "\x07<b>"}, r"\x07<b>"),
+        ({"source": ""}, "(empty) to de"),
+        ({"target": ""}, "en to (empty)"),
         ({"target": None}, "target"),
         ({"source": "auto", "target": "fr"}, "target"),
         ({"tag": "x"}, "tag"),

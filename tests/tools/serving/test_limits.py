@@ -116,6 +116,8 @@ def test_a_key_file_without_usable_keys_is_refused(tmp_path: Path, content: str,
     (tmp_path / "keys").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=named):
         ApiKeys.read(tmp_path / "keys")
+    with pytest.raises(UserError, match="missing: no such file"):
+        ApiKeys.read(tmp_path / "missing")
 
 
 def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:

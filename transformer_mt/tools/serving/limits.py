@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transformer_mt.data.text_files import check_is_file
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -62,6 +63,7 @@ class ApiKeys:
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
         """Read a file with one key per line. Lines that start with # are comments."""
+        check_is_file(path)
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:

@@ -254,4 +254,4 @@ def _make_detected(code: str, probability: float) -> DetectedLanguage:
 
 def _shown(code: str) -> str:
     """Return a code of a request for a message: short, without control characters."""
-    return ascii(code[:20])[1:-1]
+    return ascii(code[:20])[1:-1] or "(empty)"

@@ -49,7 +49,7 @@ function translateSoon() {
 
 async function translate() {
   clearTimeout(timer);
-  if (pending) pending.abort(); // the server stops its search
+  if (pending) pending.abort(); // the server drops its waiting lines
   const controller = new AbortController();
   pending = controller;
   if (!text.value.trim()) {
