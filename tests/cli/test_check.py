@@ -54,6 +54,19 @@ def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
     assert "tmt check tiny.yaml --write FOLDER" in verdict and "tmt plan" not in verdict
 
 
+def test_a_repair_is_proposed_only_if_it_can_help(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"{src[:-1]} .", f"{tgt[:-1]} .") for src, tgt in quickstart.load_pairs("train")[:300]]
+    Path("x.yaml").write_text("data: {src_lang: en, tgt_lang: de, train: {src: a.en, tgt: a.de}}", encoding="utf-8")
+    for n_empty in (0, 10):
+        for side, language in enumerate(("en", "de")):
+            lines = [pair[side] for pair in pairs[n_empty:]] + n_empty * [""]
+            Path(f"a.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        done = tmt("check", "x.yaml")
+        assert done.returncode == 1 and "tokenized" in done.stdout
+        assert ("--write" in done.stdout) == (n_empty > 0)
+
+
 def test_wrong_languages_come_with_no_repair_command(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pairs = quickstart.load_pairs("train")[:300]

@@ -106,9 +106,15 @@ def show(report: CorpusReport) -> None:
 
 def _show_verdict(report: CorpusReport, args: Check) -> None:
     """Print what the findings mean, and the commands that continue."""
+    from transformer_mt.tools.quality.repair import ADDED_FILTERS
+
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
-    if report.severity > Severity.OK and not report.has_wrong_languages:
+    problems = [finding for finding in report.findings if finding.severity > Severity.OK]
+    is_repairable = any(
+        each.group == "alignment" or each.remedy.partition(":")[0] in ADDED_FILTERS for each in problems
+    )
+    if is_repairable and not report.has_wrong_languages:
         commands.append((f"  tmt check {given} --write FOLDER", "# pair lines again, and add filters"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours and memory"))

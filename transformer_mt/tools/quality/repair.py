@@ -28,6 +28,11 @@ CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the lines; a repair that leaves fewer is refused
 
 
+ADDED_FILTERS = (
+    "normalize", "length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition",
+)  # fmt: skip
+
+
 class Change(NamedTuple):
     """A line of `changes.tsv`: a pair with the target of another line, or a line without a certain counterpart."""
 
@@ -152,10 +157,9 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
         "script": None in map(language_scripts, languages),
         "overlap": not (data.validation or data.test),
     }
-    names = ("length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition")
-    suitable = [make_filter(name) for name in names if not is_unsuitable.get(name)]
+    options = {"normalize": {"mojibake": True}}
+    added = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS if not is_unsuitable.get(name)]
     present = [filter_.model_dump() for filter_ in filters]
-    added = [make_filter("normalize", mojibake=True), *suitable]
     return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *filters)
 
 
