@@ -277,6 +277,27 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return process
 
 
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("transformer_mt", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["transformer_mt.cli.main", "transformer_mt.cli.command", "argparse"])
+def test_an_interrupt_before_the_command_is_known_prints_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.03, 0.2])
 def test_an_interrupt_while_modules_are_imported_prints_no_traceback(wait: float, tiny_run: Path) -> None:

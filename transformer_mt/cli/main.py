@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     `--debug`, before or after the command, shows the traceback of a mistake of the user too.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
-    handles_interrupt = is_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_default = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    handles_interrupt = is_main_thread and is_default
     if handles_interrupt:  # Ctrl-C during an import ends silently: no traceback, and no other error of a package
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments, is_debugging = remove_debug_option(sys.argv[1:] if arguments is None else arguments)
