@@ -26,11 +26,19 @@ from transformer_mt.tools.quality.signals import normalize_spaces
 SINGLE_SOURCE = "train"  # name in messages, and of the text files, if `data.train` is one source
 CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the lines; a repair that leaves fewer is refused
-
-
 ADDED_FILTERS = (
-    "normalize", "length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition",
-)  # fmt: skip
+    "normalize",
+    "length",
+    "ratio",
+    "language",
+    "script",
+    "copy",
+    "overlap",
+    "numbers",
+    "urls",
+    "repetition",
+)
+"""Filters of the written configuration, if they suit the corpus."""
 
 
 class Change(NamedTuple):
