@@ -16,6 +16,7 @@ import warnings
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn
 
 from transformer_mt import __version__
@@ -68,6 +69,8 @@ FORMER_COMMANDS = {
     "tokenize": "use tmt config RUN --tokens TEXT",
 }
 """Commands of earlier versions, with what replaces them."""
+IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+"""File name of the functions that import a module."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -176,11 +179,17 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
     return parser
 
 
-def _raise_on_signal(number: int, _frame: object) -> NoReturn:
+def _raise_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """Raise an exception, so that cleanup code runs, and ignore further signals of this kind, so that it ends.
 
+    During an import the signal ends the process, because compiled modules print an error of their own for an exception.
     The second handler is no `SIG_IGN`, for which Python reports a signal that has arrived already.
     """
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORT_SYSTEM:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        frame = frame.f_back
     signal.signal(number, lambda _number, _frame: None)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
