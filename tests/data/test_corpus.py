@@ -185,13 +185,14 @@ def read_rows(corpus: ParallelCorpus) -> object:
 
 @pytest.mark.parametrize("damage", [truncate, Path.unlink])
 @pytest.mark.parametrize("read", [list, read_rows])
-def test_a_damaged_table_names_the_folder_to_delete(
+def test_a_table_that_is_damaged_while_it_is_used_names_the_folder_to_delete(
     read: Callable[[ParallelCorpus], object], damage: Callable[[Path], None], write_corpus: WriteCorpus
 ) -> None:
-    (shard,) = write_corpus(make_pairs(10)).shards
-    damage(shard.path)
-    with pytest.raises(UserError, match=f"^{shard.path.parents[1]}: "):
-        read(load(TEXT))
+    corpus = write_corpus(make_pairs(10))
+    file = corpus.shards[0].path
+    damage(file)
+    with pytest.raises(UserError, match=f"^{file.parents[1]}: "):
+        read(corpus)
 
 
 @pytest.mark.parametrize("damage", [truncate, Path.touch, Path.unlink])

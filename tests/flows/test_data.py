@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import read_folder
 
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
@@ -23,6 +27,7 @@ from transformer_mt.flows.prepare import (
     prepare_data,
 )
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.quality.duplicates import find_near_duplicates
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
 
@@ -44,17 +49,6 @@ def test_recorded_lengths_are_those_of_the_sources(tmp_path: Path) -> None:
         wanted = [sorted(values)[math.ceil(share * len(values)) - 1] for share in (0.95, 0.999)]
         assert [*percentiles.model_dump().values()] == wanted
     assert found.ratio == pytest.approx(0.7, abs=0.05)
-
-
-def test_a_truncated_cached_vocabulary_names_the_folder_to_delete(tmp_path: Path) -> None:
-    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
-    config = Config.model_validate({"data": data, "tokenizer": {"kind": "char"}})
-    train = load_split(config, "train")
-    prepare.make_tokenizers(config, train)
-    (file,) = tmp_path.glob("vocabulary-*/00000/tokenizers.json")
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(UserError, match=f"^{file.parents[1]}: "):
-        prepare.make_tokenizers(config, train)
 
 
 @pytest.fixture
@@ -126,6 +120,44 @@ def filtered_config(folder: Path, filters: list[Any], **data: Any) -> Config:
     source = {"src": str(folder / "t.en"), "tgt": str(folder / "t.de")}
     base = {"src_lang": "en", "tgt_lang": "de", "train": source, "filters": filters, "cache_dir": str(folder / "cache")}
     return Config.model_validate({"data": {**base, **data}, "tokenizer": {"vocab_size": 300}})
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, Path.unlink])
+def test_each_damaged_file_of_the_cache_names_the_folder_to_delete(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    config, cache = filtered_config(tmp_path, ["length"]), tmp_path / "cache"
+    for lang in ("en", "de"):
+        path = tmp_path / f"t.{lang}"
+        path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")  # so that each pair has a duplicate
+
+    def read_all() -> None:
+        train = prepare_data(RunFolder(tmp_path / "new"), config).train.text
+        find_near_duplicates(train, IN_PROCESS_RUNNER, cache)
+
+    read_all()
+    before = read_folder(cache)
+    files = [file for file in cache.glob("*/00000/*") if file.name != "task.json"]
+    found = {file.name for file in files if file.stat().st_size}
+    assert found >= {"0.arrow", "kept.npy", "hashes.bin", "matches.bin", "bands.bin", "tokenizers.json", "src.ids"}
+    for file in files:
+        content = file.read_bytes()
+        damage(file)
+        if not file.exists() or content:
+            with pytest.raises(UserError, match=f"^{file.parents[1]}: "):
+                read_all()
+        file.write_bytes(content)
+    shutil.rmtree(files[0].parents[1])
+    read_all()
+    assert read_folder(cache) == before
 
 
 def test_validation_pairs_are_split_off_from_the_filtered_pairs(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def read_record_batches(path: Path) -> Iterator[Any]:
     import pyarrow
 
     pa: Any = pyarrow
-    with report_damage(path), pa.OSFile(str(path)) as file:
+    with report_damage(path.parents[1]), pa.OSFile(str(path)) as file:
         reader = pa.ipc.open_file(file)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
@@ -97,13 +97,13 @@ def _map_table(path: Path) -> Any:
     import pyarrow
 
     pa: Any = pyarrow
-    with report_damage(path):
+    with report_damage(path.parents[1]):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def load_kept(path: Path) -> NDArray[np.integer[Any]]:
     """Return the rows of a table that filters have left, memory-mapped."""
-    with report_damage(path):
+    with report_damage(path.parents[1]):
         return np.load(path, mmap_mode="r")
 
 

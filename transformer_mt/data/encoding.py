@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
 from transformer_mt.data.data_config import LongPairs
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, damaged_stage_error
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 SIDES = ("src", "tgt")
@@ -226,10 +226,11 @@ def encode_corpus(
     sides: tuple[list[SideArrays], list[SideArrays]] = ([], [])
     rows: list[Rows] = []
     for folder, metadata in results:
-        arrays, text_rows = _map_shard(folder, metadata["n_pairs"], id_types)
-        for side, array in zip(sides, arrays, strict=True):
-            side.append(array)
-        rows.append(text_rows)
+        for side, name, dtype in zip(sides, SIDES, id_types, strict=True):
+            side.append(
+                SideArrays(_map_array(folder / f"{name}.ids", dtype), _map_array(folder / f"{name}.offsets", np.int64))
+            )
+        rows.append(_map_array(folder / "rows", np.int32))
         for reason, (count, examples) in metadata["limited"].items():
             limit_counts.add(reason, examples, count)
     src, tgt = map(EncodedSide, sides)
@@ -241,10 +242,10 @@ def encode_shard(
 ) -> TaskMetadata:
     """Task: encode a shard. `tokenizers` are JSON, because tokenizers cannot be pickled.
 
-    Return the number of pairs, and the numbers of dropped and truncated pairs with the first few rows.
+    Return the numbers of dropped and truncated pairs with the first few rows.
     """
     encoder = BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)
-    row, ends, n_pairs = int(corpus.bounds[task]), [0, 0], 0
+    row, ends = int(corpus.bounds[task]), [0, 0]
     limited = defaultdict[Reason, list[int]](list)
     with ExitStack() as stack:
 
@@ -265,30 +266,7 @@ def encode_shard(
             for reason, found in block.limited.items():
                 limited[reason] += [row + i for i in found]
             row += len(block)
-            n_pairs += len(block.kept)
-    return {
-        "n_pairs": n_pairs,
-        "limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()},
-    }
-
-
-def _map_shard(folder: Path, n_pairs: int, id_types: Sequence[type[np.generic]]) -> tuple[list[SideArrays], Rows]:
-    """Map both sides and the rows of an encoded shard. Raises `UserError` if they are incomplete or damaged."""
-    try:
-        sides = [
-            SideArrays(_map_array(folder / f"{name}.ids", dtype), _map_array(folder / f"{name}.offsets", np.int64))
-            for name, dtype in zip(SIDES, id_types, strict=True)
-        ]
-        rows = _map_array(folder / "rows", np.int32)
-        if len(rows) == n_pairs and all(
-            len(ids) == offsets[-1] and len(offsets) == n_pairs + 1 for ids, offsets in sides
-        ):
-            return sides, rows
-    except PermissionError:
-        raise
-    except (OSError, ValueError, IndexError):
-        pass
-    raise damaged_stage_error(folder.parent)
+    return {"limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()}}
 
 
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:

@@ -3,9 +3,9 @@
 The folder of a stage is in the cache, and its name ends in a hash of everything that determines the results:
 
     read-1a2b3c4d5e6f7a8b/
-        00000/        the files of task 0, and `task.json` with its metadata
+        00000/        the files of task 0, and `task.json` with its metadata and the sizes of the files
         00001/ ...
-        stage.json    the metadata of all tasks, written when all are finished
+        stage.json    the content of every `task.json`, written when all tasks are finished
 
 A task writes to a temporary folder, which is then renamed. So a killed process leaves no partial task, and two machines
 may run the same task. The results do not depend on the runner.
@@ -42,6 +42,7 @@ from transformer_mt.system.log import ProgressReport
 
 METADATA = "task.json"
 INDEX = "stage.json"
+FORMAT_VERSION = 2  # of these two files; part of the names of folders
 
 TaskMetadata = Mapping[str, Any]
 """Values that a task returns for later stages, as JSON."""
@@ -68,7 +69,8 @@ class Stage:
     @cached_property  # the key may be long
     def folder(self) -> Path:
         """Return the folder of the stage."""
-        return self.cache_dir / f"{self.name}-{sha256(json.dumps(self.key).encode()).hexdigest()[:16]}"
+        key = json.dumps([FORMAT_VERSION, *self.key])
+        return self.cache_dir / f"{self.name}-{sha256(key.encode()).hexdigest()[:16]}"
 
     def task_folder(self, task: int) -> Path:
         """Return the folder of a task."""
@@ -90,8 +92,8 @@ class Stage:
             try:
                 with atomic_new_folder(target) as temporary:
                     metadata = self.run(task, temporary)
-                    # the format of earlier versions, whose unfinished stages continue
-                    (temporary / METADATA).write_text(json.dumps({"metadata": metadata}), "utf-8")
+                    sizes = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
+                    (temporary / METADATA).write_text(json.dumps({"metadata": metadata, "sizes": sizes}), "utf-8")
             except (UserError, OSError):
                 if not (target / METADATA).exists():  # another machine may have finished it
                     raise
@@ -107,35 +109,36 @@ class Stage:
 
     def complete(self) -> None:
         """Write the index. All tasks must be finished. Raises `UserError` if a task is damaged."""
-        try:
+        with report_damage(self.folder):
             tasks = map(self.task_folder, range(self.n_tasks))
-            index = json.dumps([json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks])
-        except (ValueError, KeyError, TypeError):
-            raise damaged_stage_error(self.folder) from None
+            index = [json.loads((task / METADATA).read_text("utf-8")) for task in tasks]
         with report_read_only_folder(self.folder):
-            write_text(self.folder / INDEX, index)
+            write_text(self.folder / INDEX, json.dumps(index))
 
     def results(self) -> list[TaskResult]:
-        """Return the results of all tasks. The stage must be complete."""
-        try:
-            metadata = json.loads((self.folder / INDEX).read_text("utf-8"))
-        except ValueError:
-            raise damaged_stage_error(self.folder) from None
-        return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
+        """Return the results of all tasks. The stage must be complete.
 
-
-def damaged_stage_error(folder: Path) -> UserError:
-    """Return the error for the folder of a stage with a missing or truncated file."""
-    return UserError(f"{folder}: is incomplete or damaged; delete this folder, and run the same command again")
+        Raises `UserError` if a file is missing or has another size than its task has written.
+        """
+        results: list[TaskResult] = []
+        with report_damage(self.folder):
+            for number, task in enumerate(json.loads((self.folder / INDEX).read_text("utf-8"))):
+                folder = self.task_folder(number)
+                if any((folder / name).stat().st_size != size for name, size in task["sizes"].items()):
+                    raise EOFError
+                results.append(TaskResult(folder, task["metadata"]))
+        return results
 
 
 @contextmanager
-def report_damage(file: Path) -> Generator[None]:
-    """Turn the errors of reading a missing or truncated file of a task into a `UserError`."""
+def report_damage(folder: Path) -> Generator[None]:
+    """Turn the errors of reading a missing or truncated file into a `UserError` that names the folder of its stage."""
     try:
         yield
     except (ValueError, EOFError, FileNotFoundError):
-        raise damaged_stage_error(file.parents[1]) from None
+        raise UserError(
+            f"{folder}: is incomplete or damaged; delete this folder, and run the same command again"
+        ) from None
 
 
 def run_in_worker(stage: Stage, task: int, folder: Path) -> None:

@@ -20,7 +20,7 @@ from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_of
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, damaged_stage_error
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
@@ -227,10 +227,7 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
     learn = partial(learn_vocabulary, tokenizer, pairs, config.seed)
     ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
-    try:
-        return TokenizerPair.load(folder / TOKENIZERS)
-    except UserError:
-        raise damaged_stage_error(folder.parent) from None
+    return TokenizerPair.load(folder / TOKENIZERS)
 
 
 def encode_training(
