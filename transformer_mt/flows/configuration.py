@@ -262,6 +262,11 @@ class Config(Section):
                     (*FILTERS_PATH, index, filter_.kind),
                     "needs tables: `paste` text files and scores to a .tsv, and set table and columns in data.train",
                 )
+            if filter_.needs_held_out and not (self.data.validation or self.data.test):
+                yield (
+                    (*FILTERS_PATH, index, filter_.kind),
+                    "there is no text to compare with: set data.validation or data.test, or remove this filter",
+                )
 
     def list_used_tags(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the tags of validation, test and decoding, each with its key."""

@@ -177,9 +177,9 @@ def test_near_duplicates_are_removed_and_exact_ones_are_kept(apply: Apply, monke
 
 
 @pytest.mark.parametrize("name", ["overlap", "near_overlap"])
-def test_a_filter_without_held_out_text_is_refused(name: str, apply: Apply) -> None:
-    with pytest.raises(UserError, match=f"data.filters.{name}: "):
-        apply(GOOD, name)
+def test_a_filter_without_held_out_text_is_refused_before_the_text_is_read(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^x\.yaml:6: data\.filters\.0\.{name}: .*data\.validation"):
+        configure(f"  - {name}")
 
 
 def test_near_overlap_finds_similar_text(apply: Apply) -> None:

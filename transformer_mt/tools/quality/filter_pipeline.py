@@ -208,13 +208,8 @@ def filter_corpus(
     """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
     `languages` are those of source and target, and `held_out` has the configured validation and test sets. Raises
-    `UserError` with file, line and key if nothing is left, or a filter lacks held-out text or knowledge of a language.
+    `UserError` with file, line and key if nothing is left, or a filter does not know a language.
     """
-    for filter_ in filters:
-        if filter_.needs_held_out and not held_out:
-            raise filter_.make_error(
-                "there is nothing to compare with: set data.validation or data.test, or remove this filter"
-            )
     context = FilterContext(corpus, languages, held_out)
     states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]
     pairs = corpus
