@@ -45,7 +45,6 @@ from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_model_keys, find_unsupported_search_keys
-from transformer_mt.tools.quality.filter_base import FilterLocation
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 from transformer_mt.training.training_config import (
@@ -404,9 +403,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     except ValidationError as error:
         raise UserError("\n".join(cut_list(_describe_errors(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
-        place: KeyPath = (*FILTERS_PATH, number, filter_.kind)
-        locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
-        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
+        filter_.set_place(_error_line(tree, (*FILTERS_PATH, number, filter_.kind), ""))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))

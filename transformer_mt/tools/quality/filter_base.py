@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from pydantic import ModelWrapValidatorHandler, PrivateAttr, SerializerFunctionW
 from pydantic import model_validator as pydantic_validator
 
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_files import Location
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.stages import Runner
 from transformer_mt.errors import UserError
@@ -98,13 +97,6 @@ class FilterContext:
         return self.corpus.sample(SAMPLE_SIZE)
 
 
-class FilterLocation(NamedTuple):
-    """Place of a filter in the configuration."""
-
-    number: int
-    locations: Mapping[str, Location]  # of its keys; that of "" is the filter's own
-
-
 class Filter(Section):
     """Options of a filter. `make_function` returns the function that they describe.
 
@@ -117,28 +109,27 @@ class Filter(Section):
     """Whether it removes pairs. Otherwise it changes their text."""
     needs_held_out: ClassVar[bool] = False
     """Whether it compares pairs with validation and test sets."""
-    _location: FilterLocation | None = PrivateAttr(default=None)
+    _place: str | None = PrivateAttr(default=None)
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError
 
+    def knows(self, language: str) -> bool:
+        """Return whether the filter can judge text of a language."""
+        return True
+
     def external_state(self) -> object:
         """Return other state that changes the results, such as a version, as JSON for the key of the cache."""
         return None
 
-    def set_location(self, location: FilterLocation) -> None:
-        """Record where the filter was written, for messages."""
-        self._location = location
+    def set_place(self, place: str) -> None:
+        """Record where the filter was written: file, line and dotted key."""
+        self._place = place
 
-    def make_error(self, message: str, key: str = "") -> UserError:
-        """Return an error about the filter, or one of its keys, with file, line and dotted key."""
-        parts = ["data.filters", self.kind, key]
-        location = ""
-        if self._location is not None:
-            parts.insert(1, str(self._location.number))
-            location = str(self._location.locations.get(key) or self._location.locations.get("") or "")
-        return UserError(": ".join(filter(None, (location, ".".join(filter(None, parts)), message))))
+    def make_error(self, message: str) -> UserError:
+        """Return an error about the filter, with file, line and dotted key."""
+        return UserError(f"{self._place or f'data.filters.{self.kind}'}: {message}")
 
     @pydantic_validator(mode="wrap")
     @classmethod

@@ -142,6 +142,10 @@ class LanguageFilter(PairFilter):
     min_probability: float = Field(default=0.5, gt=0.0, lt=1.0)
     """minimum probability of the other language; it must also be 50 times that of the expected one"""
 
+    def knows(self, language: str) -> bool:
+        """Return whether the detector knows a language."""
+        return LanguageDetector.load().knows(language)
+
     def external_state(self) -> object:
         """Return the version of the detector."""
         return importlib.metadata.version("py3langid")
@@ -149,12 +153,9 @@ class LanguageFilter(PairFilter):
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
-        expected: list[str | None] = []
-        for code in context.languages:
-            is_known = detector.knows(code)
-            if not (is_known or context.skip_inapplicable):
-                raise self.make_error(f"{code}: language detection does not know this language; remove this filter")
-            expected.append(code if is_known else None)
+        unknown = [code for code in context.languages if not self.knows(code)]
+        if unknown and not context.skip_inapplicable:
+            raise self.make_error(f"{unknown[0]}: language detection does not know this language; remove this filter")
 
         @lru_cache(maxsize=10_000)
         def other_language(text: str, expected: str) -> str | None:
@@ -163,8 +164,8 @@ class LanguageFilter(PairFilter):
             return detector.find_other_language(text, expected, self.min_probability)
 
         def find_reason(src: str, tgt: str) -> str | None:
-            for name, text, code in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
-                if code is not None and (other := other_language(text, code)):
+            for name, text, code in zip(SIDE_NAMES, (src, tgt), context.languages, strict=True):
+                if code not in unknown and (other := other_language(text, code)):
                     return f"{name} is {other}"
             return None
 
@@ -180,6 +181,10 @@ class ScriptFilter(PairFilter):
     """minimum share of words with a letter of the script; names in another script are common"""
     min_words: int = Field(default=4, ge=1)
     """sides with fewer words are kept; in scripts without spaces, characters are counted"""
+
+    def knows(self, language: str) -> bool:
+        """Return whether the scripts of a language are known."""
+        return language_scripts(language) is not None
 
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""

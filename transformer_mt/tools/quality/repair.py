@@ -16,8 +16,7 @@ from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, are_exchanged
-from transformer_mt.tools.languages.scripts import language_scripts
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, are_exchanged
 from transformer_mt.tools.quality.filter_base import Filter
 from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
 from transformer_mt.tools.quality.quality_config import make_filter
@@ -159,16 +158,18 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     filters that do not know a language, or have no held-out text.
     """
     languages = {code for source in data.train_sources for code in source.languages(data.src_lang, data.tgt_lang)}
-    detector = LanguageDetector.load()
-    is_unsuitable = {
-        "language": not all(map(detector.knows, languages)),
-        "script": None in map(language_scripts, languages),
-        "overlap": not (data.validation or data.test),
-    }
+    has_held_out = bool(data.validation or data.test)
     options = {"normalize": {"mojibake": True}}
-    added = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS if not is_unsuitable.get(name)]
+    candidates = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS]
     present = [filter_.model_dump() for filter_ in filters]
-    return (*(filter_ for filter_ in added if filter_.model_dump() not in present), *filters)
+    added = (
+        filter_
+        for filter_ in candidates
+        if all(map(filter_.knows, languages))
+        and (has_held_out or not filter_.needs_held_out)
+        and filter_.model_dump() not in present
+    )
+    return (*added, *filters)
 
 
 def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_path: Path) -> Source:
