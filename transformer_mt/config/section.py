@@ -183,11 +183,12 @@ REMOVED = {
         "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead",
     ),
     "export": "was removed: delete this key; `tmt export` refuses what it cannot write",
-    **dict.fromkeys(
-        [f"data.filters.*.{name}.{side}" for name in ("language", "script") for side in ("src", "tgt")],
-        "was removed: delete this key; the filter expects the languages of the source, and regex: {keep: '\\p{Han}'} "
-        "another script",
-    ),
+    **{
+        f"data.filters.*.{name}.{side}": "was removed, because the filter uses src_lang and tgt_lang: delete this key; "
+        f"for another script, use regex: {{side: {side}, keep: '\\p{{Han}}'}}"
+        for name in ("language", "script")
+        for side in ("src", "tgt")
+    },
     "validation.goal": "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C",
     "model.init": "was removed, because no benefit was measured: delete this key; weights are initialised as by xavier",
     "decoding.length_penalty": "was removed, because no benefit was measured: delete this key; log-probabilities are "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -159,8 +160,10 @@ NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
 def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
     with pytest.raises(UserError, match="qq: "):
         apply(GOOD, "language", tgt="qq")
-    with pytest.raises(UserError, match="the script of qq"):
+    with pytest.raises(UserError, match="the script of qq") as refused:
         apply(GOOD, "script", tgt="qq")
+    (remedy,) = re.findall(r"regex: {.*}", str(refused.value))
+    assert [*apply([*GOOD, RU[0]], yaml.safe_load(f"{{{remedy}}}"))] == GOOD
     assert len(apply(GOOD, "script", "language", tgt="de-AT")) == 4
 
 
