@@ -100,6 +100,19 @@ def test_the_new_configuration_trains_on_cleaned_text_without_bad_pairs(pairs: l
     assert left == [pair for row, pair in enumerate(pairs[:600]) if row != longest]
 
 
+def test_kept_lines_stay_as_they_are_and_line_breaks_in_cells_become_spaces(pairs: list[Pair]) -> None:
+    src, tgt = map(list, zip(*pairs[:100], strict=True))
+    src[40], tgt[40] = f"\u00a0{src[40]}  ", tgt[40].replace(" ", "\t")
+    repair_corpus(write(src, tgt), Path("new"))
+    assert Path("new/train.en").read_bytes() == Path("train.en").read_bytes()
+    assert Path("new/train.de").read_bytes() == Path("train.de").read_bytes()
+    rows = [f'"{a}","{b}"\n' for a, b in pairs[:100]]
+    rows[40] = rows[40].replace(" ", "\n", 1)
+    Path("t.csv").write_text(f"en,de\n{''.join(rows)}", encoding="utf-8")
+    repair_corpus(write(src, tgt, "data.train={table: t.csv}"), Path("table"))
+    assert read("table") == pairs[:100]
+
+
 def test_filters_of_the_configuration_stay_and_unsuitable_ones_are_not_added(pairs: list[Pair]) -> None:
     src, tgt = zip(*pairs[:99], strict=True)
     config = write(src, tgt, "data.validation=null", "data.tgt_lang=qaa", "data.filters=[length, {ratio: {max: 2}}]")
