@@ -199,4 +199,4 @@ def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pyte
     assert "tmt train --config new/mine-repaired.yaml" in printed
     report = json.loads(assert_succeeded(tmt("check", "mine.yaml", "--write", "other", "--json")))
     assert report["config_path"] == "other/mine-repaired.yaml" and report["sources"]["train"]["n_pairs"] == 31
-    assert_user_error(tmt("check", "mine.yaml", "--write", "third", "--workers", "2"), "--workers has no effect")
+    assert_user_error(tmt("check", "mine.yaml", "--write", "third", "--workers", "2"), "--workers")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
-from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
 
 if TYPE_CHECKING:
@@ -41,8 +40,9 @@ class Check(Command):
         "write to a new folder: data.train with its lines paired again, changes.tsv, and a configuration with this "
         "text and filters for bad pairs",
         metavar="FOLDER",
+        is_exclusive=True,
     )
-    workers: int | None = option("processes (default: 1)", metavar="N", parse=number(1))
+    workers: int = option("processes (default: 1)", metavar="N", default=1, parse=number(1), is_exclusive=True)
 
     def execute(self) -> None:
         """Check or write a copy. The exit status is the highest severity, or 0 without a check."""
@@ -50,14 +50,12 @@ class Check(Command):
 
         config, _ = load_run_or_file(self.run_or_config, self.overrides)
         if self.write is not None:
-            if self.workers is not None:
-                raise UserError("check: --workers has no effect with --write; leave it out")
             write_repaired(self, self.write, config)
             return
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.flows.check import check_corpus
 
-        report = check_corpus(config, LocalRunner(self.workers or 1))
+        report = check_corpus(config, LocalRunner(self.workers))
         if self.json:
             print_json(_to_json(report))
         else:
@@ -106,15 +104,11 @@ def show(report: CorpusReport) -> None:
 
 def _show_verdict(report: CorpusReport, args: Check) -> None:
     """Print what the findings mean, and the commands that continue."""
-    from transformer_mt.tools.quality.repair import ADDED_FILTERS
+    from transformer_mt.flows.check import is_repairable
 
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
-    problems = [finding for finding in report.findings if finding.severity > Severity.OK]
-    is_repairable = any(
-        each.group == "alignment" or each.remedy.partition(":")[0] in ADDED_FILTERS for each in problems
-    )
-    if is_repairable and not report.has_wrong_languages:
+    if is_repairable(report):
         commands.append((f"  tmt check {given} --write FOLDER", "# pair lines again, and add filters"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours and memory"))

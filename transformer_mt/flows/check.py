@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,16 +10,24 @@ from transformer_mt.data.data_config import Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_source
+from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
-from transformer_mt.tools.quality.repair import RepairCounts, add_filters, repair_sources
+from transformer_mt.tools.quality.repair import ADDED_FILTERS, RepairCounts, add_filters, repair_sources
 
 
 def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
     """Check all corpora. Raises `UserError` if a source cannot be read."""
-    report = check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
-    return replace(report, findings=sorted(report.findings, key=lambda finding: -finding.severity))
+    return check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
+
+
+def is_repairable(report: CorpusReport) -> bool:
+    """Return whether `repair_corpus` repairs a warning or an error, and the languages are right."""
+    problems = [finding for finding in report.findings if finding.severity > Severity.OK]
+    return not report.has_wrong_languages and any(
+        finding.group == "alignment" or finding.remedy.partition(":")[0] in ADDED_FILTERS for finding in problems
+    )
 
 
 def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairCounts]]:
@@ -38,5 +45,6 @@ def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairC
         changes = {"train": train, "filters": add_filters(config.data, config.data.filters)}
         return render_yaml(config.model_copy(update={"name": name, "data": config.data.model_copy(update=changes)}))
 
-    config_path = folder / f"{name}.yaml"
-    return config_path, repair_sources(config.data, folder, config_path, render, partial(load_source, config))
+    config_name = f"{name}.yaml"
+    counts = repair_sources(config.data, folder, config_name, render, partial(load_source, config))
+    return folder / config_name, counts

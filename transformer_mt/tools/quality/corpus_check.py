@@ -27,8 +27,8 @@ def check_sources(
 ) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
-    `name` is that of the report, and `load` returns the unfiltered text of a source. Raises `UserError` if a source
-    cannot be read.
+    `name` is that of the report, whose most severe findings are first. `load` returns the unfiltered text of a source.
+    Raises `UserError` if a source cannot be read.
     """
     train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
     held_out = {
@@ -58,6 +58,7 @@ def check_sources(
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {key})") for one in found]
         findings += found
+    findings.sort(key=lambda finding: -finding.severity)
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
 
 

@@ -110,7 +110,7 @@ def align_sides(src: SideText, tgt: SideText, record: Callable[[Change], None]) 
 def repair_sources(
     data: DataConfig,
     folder: Path,
-    config_path: Path,
+    config_name: str,
     render_config: Callable[[Source | tuple[Source, ...]], str],
     load: Callable[[Source], ParallelCorpus],
 ) -> dict[str, RepairCounts]:
@@ -121,7 +121,7 @@ def repair_sources(
     Args:
         data: The training sources and their languages.
         folder: A new folder.
-        config_path: The path of the new configuration in `folder`.
+        config_name: The name of the new configuration, a file in `folder`.
         render_config: Returns the text of the new configuration for the new training sources.
         load: Returns the unfiltered text of a source.
 
@@ -149,7 +149,7 @@ def repair_sources(
             counts[name] = repair_source(name, files, temporary / src_name, temporary / tgt_name, changes)
             new_sources.append(_replace_files(source, languages, folder / src_name, folder / tgt_name))
         train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]
-        (temporary / config_path.name).write_text(render_config(train), encoding="utf-8")
+        (temporary / config_name).write_text(render_config(train), encoding="utf-8")
     return counts
 
 
