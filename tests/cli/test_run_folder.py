@@ -188,6 +188,7 @@ def test_the_curves_of_a_start_that_was_repeated_are_hidden(tmp_path: Path) -> N
         ("decoding.length_penalty: gnmt", "resume", 1),
         ("model.init: xavier", "resume", 0),
         ("model.layer_drop: 0.1", "fine-tune", 1),
+        ("model.layer_drop: 0.05", "fine-tune", 1),  # the default of another key
         ("model.layer_drop: 0.0", "fine-tune", 0),
         ("optimizer.ema_decay: null", "fine-tune", 0),
     ],

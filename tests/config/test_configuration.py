@@ -76,7 +76,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10"),
         ("decoding: {engine: ctranslate2}\nmodel:\n  qk_norm: yes\n", "x.yaml:4: model.qk_norm: "),
         ("model:\n  norm_position: sublayer\n", "x.yaml:3: model.norm_position: was removed"),
-        ("model: {encoder: {layer_drop: 0.1}}\n", "x.yaml:2: model.encoder.layer_drop: LayerDrop was removed"),
+        ("model: {encoder: {layer_drop: 0.1}}\n", "x.yaml:2: model.encoder.layer_drop: was removed"),
     ],
 )
 def test_error_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:

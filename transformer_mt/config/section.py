@@ -12,7 +12,7 @@ import sys
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -130,78 +130,113 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
     return tuple(int(key) if key.isdigit() else key for key in keys if key)
 
 
+class Removed(NamedTuple):
+    """A key, or a value or item of a list, of earlier versions."""
+
+    message: str
+    default: str | None = None  # without effect, as a run writes it; nor has null or an empty value
+
+
+_NO_BENEFIT = "was removed, because no benefit was measured: delete this key"
+_NO_SECOND_PASS = (
+    "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead"
+)
+
 REMOVED = {
     **dict.fromkeys(
         ["data.filters=score", "data.filters=command"],
-        "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, max}",
+        Removed(
+            "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, "
+            "max}"
+        ),
     ),
     **dict.fromkeys(
         ["model.layer_drop", "model.encoder.layer_drop", "model.decoder.layer_drop"],
-        "LayerDrop was removed, because no benefit was measured: delete this key, and raise model.dropout instead",
+        Removed(f"{_NO_BENEFIT}, and raise model.dropout instead", "0.0"),
     ),
     **dict.fromkeys(
         ["model.encoder.dropout", "model.decoder.dropout"],
-        "was removed: delete this key, and set model.dropout, which holds for both stacks",
+        Removed("was removed: delete this key, and set model.dropout, which holds for both stacks"),
     ),
-    "model.norm_position=sublayer": "was removed, because no benefit was measured: choose pre; a run that was trained "
-    "with it needs version 0.2.0",
-    "data.stages": "was removed, because no benefit was measured: delete this key; to train with other weights later, "
-    "start a second run from the weights of the first with train.init_from",
+    "model.norm_position=sublayer": Removed(
+        "was removed, because no benefit was measured: choose pre; a run that was trained with it needs version 0.2.0"
+    ),
+    "data.stages": Removed(
+        f"{_NO_BENEFIT}; to train with other weights later, start a second run from the weights of the first with "
+        "train.init_from"
+    ),
     **dict.fromkeys(
         [
             f"data.{source}.{key}"
             for source in ("train", "train.*", "validation", "validation.*", "test.*")
             for key in ("url", "sha256", "license")
         ],
-        "was removed: download the file, for example with curl or mtdata, and name it as table",
+        Removed("was removed: download the file, for example with curl or mtdata, and name it as table"),
     ),
     **dict.fromkeys(
         ["validation.expect", "validation.expect_all"],
-        "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are logged",
+        Removed(
+            "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are "
+            "logged",
+            "false",
+        ),
     ),
-    "validation.metric=expect": "was removed with the behaviour tests: choose chrf++, or another metric",
-    "decoding.alignment_layer": "was removed: words are aligned by the mean of all layers; delete this key",
-    "decoding.markup=align": "was removed: choose auto, which does the same",
-    "decoding.protect": "was removed: delete this key; all kinds of elements are protected, and "
-    r"protect_patterns: ['\d+'] protects numbers",
-    "decoding.repetition_penalty": "was removed; delete this key, and use no_repeat_ngram against repetitions",
-    "optimizer.ema_decay": "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt "
-    "export --average",
+    "validation.metric=expect": Removed("was removed with the behaviour tests: choose chrf++, or another metric"),
+    "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
+    "decoding.markup=align": Removed("was removed: choose auto, which does the same"),
+    "decoding.protect": Removed(
+        r"was removed: delete this key; all kinds of elements are protected, and protect_patterns: ['\d+'] protects "
+        "numbers"
+    ),
+    "decoding.repetition_penalty": Removed(
+        "was removed; delete this key, and use no_repeat_ngram against repetitions", "1.0"
+    ),
+    "optimizer.ema_decay": Removed(
+        "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt export --average"
+    ),
     **dict.fromkeys(
         ["data.modifiers.upper", "data.modifiers.title"],
-        "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
+        Removed(
+            "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
+            "0.0",
+        ),
     ),
-    "data.modifiers.lower": "was removed, because no benefit was measured: use lower_source, or delete this key",
-    "data.modifiers.join": "was removed, because no benefit was measured: delete this key; `tmt translate` divides "
-    "long lines into sentences",
+    "data.modifiers.lower": Removed(
+        "was removed, because no benefit was measured: use lower_source, or delete this key", "0.0"
+    ),
+    "data.modifiers.join": Removed(f"{_NO_BENEFIT}; `tmt translate` divides long lines into sentences", "0.0"),
     **dict.fromkeys(
-        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")],
-        "was removed, because no benefit was measured: delete this key",
+        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")], Removed(_NO_BENEFIT, "0.0")
     ),
-    **dict.fromkeys(
-        [f"loss.{name}" for name in ("consistency", "consistency_weight", "cutoff")],
-        "was removed, because R-Drop lost 0.76 BLEU and SimCut 3.38: delete this key, and raise model.dropout instead",
-    ),
-    "export": "was removed: delete this key; `tmt export` refuses what it cannot write",
+    "loss.consistency": Removed(_NO_SECOND_PASS, "none"),
+    "loss.consistency_weight": Removed(_NO_SECOND_PASS),
+    "loss.cutoff": Removed(_NO_SECOND_PASS, "0.05"),
+    "export": Removed("was removed: delete this key; `tmt export` refuses what it cannot write"),
     **{
-        f"data.filters.*.{name}.{side}": "was removed, because the filter uses src_lang and tgt_lang: delete this key; "
-        f"for another script, use regex: {{side: {side}, keep: '\\p{{Han}}'}}"
+        f"data.filters.*.{name}.{side}": Removed(
+            "was removed, because the filter uses src_lang and tgt_lang: delete this key; for another script, use "
+            f"regex: {{side: {side}, keep: '\\p{{Han}}'}}"
+        )
         for name in ("language", "script")
         for side in ("src", "tgt")
     },
-    "validation.goal": "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C",
-    "model.init": "was removed, because no benefit was measured: delete this key; weights are initialised as by xavier",
-    "decoding.length_penalty": "was removed, because no benefit was measured: delete this key; log-probabilities are "
-    "divided by length^A, whose exponent is length_penalty_exponent",
-    "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
+    "validation.goal": Removed(
+        "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C"
+    ),
+    "model.init": Removed(f"{_NO_BENEFIT}; weights are initialised as by xavier", "xavier"),
+    "decoding.length_penalty": Removed(
+        f"{_NO_BENEFIT}; log-probabilities are divided by length^A, whose exponent is length_penalty_exponent",
+        "average",
+    ),
+    "train.ledger": Removed(
+        "was removed, because removing pairs with a high loss gained no BLEU; delete this key", "false"
+    ),
 }
-"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
 run, keys and items of lists are ignored.
 """
-REMOVED_DEFAULTS = (None, "none", "false", "0.0", "1.0", "0.05", "xavier", "average")
-"""Values with which the keys in `REMOVED` had no effect, as the `config.yaml` of a run writes them."""
 
 EXAMPLES = {
     "data.train": ", such as {src: F, tgt: G}",
@@ -251,7 +286,7 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
 
 def find_removed(entry: str) -> str | None:
     """Return the message for a key of an earlier version, or for a value or an item, as in `REMOVED`."""
-    return next((message for pattern, message in REMOVED.items() if fnmatchcase(entry, pattern)), None)
+    return next((removed.message for pattern, removed in REMOVED.items() if fnmatchcase(entry, pattern)), None)
 
 
 def suggest(word: str, choices: list[str]) -> str:

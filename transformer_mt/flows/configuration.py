@@ -375,7 +375,7 @@ def find_run(config: Path) -> RunFolder | None:
 
 def _read_file(path: Path) -> Tree:
     """Read one file. In the `config.yaml` of a run, keys that were removed since then are ignored, and logged."""
-    return read_yaml(path) if (run := find_run(path)) is None else run.read_config(logged="")
+    return read_yaml(path) if (run := find_run(path)) is None else run.read_config(logged="*")
 
 
 def _set_run_location(tree: Tree, run: RunFolder) -> Tree:

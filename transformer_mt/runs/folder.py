@@ -34,6 +34,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, TypeVar, cast
@@ -41,7 +42,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
-from transformer_mt.config.section import MAY_CHANGE, REMOVED, REMOVED_DEFAULTS, Section
+from transformer_mt.config.section import MAY_CHANGE, REMOVED, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.runs.records import (
@@ -162,24 +163,26 @@ def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, objec
 
 
 def _drop_removed(values: object) -> Iterator[tuple[str, object]]:
-    """Delete the keys and filters of earlier versions from a configuration, and yield them with their values."""
-    for removed in REMOVED:
-        path, _, item = removed.partition("=")
+    """Delete keys and filters of earlier versions from a configuration, and yield those that were in effect."""
+    for name, removed in REMOVED.items():
+        path, _, item = name.partition("=")
         *sections, key = path.split(".")
         for found in _find_sections(values, sections):
             if not item and key in found:
-                yield path, found.pop(key)
+                value = found.pop(key)
+                if _is_in_effect(value, removed.default):
+                    yield path, value
             elif item and isinstance(given := found.get(key), list):
                 filters = cast(list[object], given)
                 found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
                 yield from ((path, filter_) for filter_ in filters if isinstance(filter_, dict) and item in filter_)
 
 
-def _is_in_effect(value: object) -> bool:
-    """Return whether a removed key had another value than its default."""
+def _is_in_effect(value: object, default: str | None) -> bool:
+    """Return whether a removed key, or one of a removed section, had another value than its default."""
     if isinstance(value, dict):
-        return any(map(_is_in_effect, cast(dict[str, object], value).values()))
-    return value not in REMOVED_DEFAULTS
+        return any(_is_in_effect(inner, default) for inner in cast(dict[str, object], value).values())
+    return bool(value) and value != default
 
 
 def _describe_version(metadata: dict[str, Any]) -> str:
@@ -270,14 +273,14 @@ class RunFolder:
             raise UserError(f"{self.metadata}: is damaged ({describe_validation_error(error)}); {advice}") from None
         return metadata
 
-    def read_config(self, logged: str | None = None) -> Tree:
+    def read_config(self, logged: str = "") -> Tree:
         """Read the resolved configuration, without keys and filters that were removed since then.
 
-        Log those below `logged` that were in effect. An empty `logged` means all sections, and None means none.
+        Log those that were in effect and match the pattern `logged`, such as `decoding.*`, or `*` for all.
         """
         tree = read_yaml(self.config)
         for path, value in _drop_removed(tree.values):
-            if logged is not None and path.startswith(logged) and _is_in_effect(value):
+            if fnmatchcase(path, logged):
                 text = json.dumps(value, ensure_ascii=False).replace('"', "")  # numbers are still text
                 log_rank0(f"tmt: warning: {self.config}: {path}: {text} of this run is no longer applied")
         return tree
@@ -290,7 +293,7 @@ class RunFolder:
         Raises `UserError` if the section is damaged.
         """
         try:
-            values = cast(dict[str, Any], self.read_config(name if logs_removed else None).values[name])
+            values = cast(dict[str, Any], self.read_config(f"{name}.*" if logs_removed else "").values[name])
             return schema.model_validate({key: values[key] for key in schema.model_fields if key in values})
         except (KeyError, TypeError, ValidationError):
             raise UserError(
