@@ -65,11 +65,11 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("model:\n", "x.yaml:2: model: "),
         (
             "device: {threads: 1}\n",
-            'x.yaml:2: device: is a value, not a section, so it has no key threads; did you mean "threads"?',
+            'x.yaml:2: device: must be a single value, so there is no key device.threads; did you mean "threads"?',
         ),
         (
             "train: {max_steps: {foo: 1}}\n",
-            "x.yaml:2: train.max_steps: is a value, not a section, so it has no key foo",
+            "x.yaml:2: train.max_steps: must be a single value, so there is no key train.max_steps.foo",
         ),
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: "),

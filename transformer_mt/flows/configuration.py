@@ -440,7 +440,7 @@ def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
             key = str(next(iter(cast(dict[object, object], given))))
             similar = get_close_matches(key, list_suggestions((key,)), n=1)
             remedy = f'; did you mean "{similar[0]}"?' if similar else ""
-            message = f"is a value, not a section, so it has no key {key}{remedy}"
+            message = f"must be a single value, so there is no key {'.'.join(map(str, (*path, key)))}{remedy}"
         else:
             message = describe_error(cast(dict[str, Any], detail), list_suggestions(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
