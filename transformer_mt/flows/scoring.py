@@ -98,7 +98,7 @@ class RunEvaluation:
     output: Path | None = None
     """File for the translations."""
     robustness: bool = False
-    """Whether changed copies of each set are scored, too."""
+    """Score changed copies of each set, too."""
 
     def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""

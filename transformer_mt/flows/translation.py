@@ -58,15 +58,15 @@ class LoadOptions:
     ensemble: str | Path | Sequence[str | Path] = ()
     """Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings apply."""
     few_texts: bool = False
-    """Whether only a few texts are translated. Precision auto is then fp32 on a CPU, where bf16 needs large batches."""
+    """Translate only a few texts: precision auto is fp32 on a CPU, where bf16 needs large batches."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences (auto, long, always or never)."""
     alignments: bool = False
-    """Whether word alignments are needed, which CTranslate2 alone does not have."""
+    """Align words, which CTranslate2 alone cannot do."""
     fault_report: FaultReport | None = None
     """Records the lines whose translations the guard repairs."""
     owns_process: bool = False
-    """Whether threads, allocator and caches of this process may be configured, as in a command."""
+    """Configure threads, allocator and caches of this process, as a command does."""
 
 
 def load_translator(run: str | Path, options: LoadOptions | None = None, **decoding: object) -> Translator:

@@ -84,7 +84,7 @@ class Rows(NamedTuple):
     numbers: Tensor
     """Row of the source."""
     is_unused: Tensor
-    """Whether a translation never contains the symbol."""
+    """Mask of the symbols that a translation never contains."""
     pad_id: int
 
     @classmethod

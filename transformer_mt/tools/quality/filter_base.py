@@ -106,9 +106,9 @@ class Filter(Section):
     kind: ClassVar[str]
     """The name in a file. Base classes have none."""
     removes: ClassVar[bool] = True
-    """Whether it removes pairs. Otherwise it changes their text."""
+    """Remove pairs. Otherwise, change their text."""
     needs_held_out: ClassVar[bool] = False
-    """Whether it compares pairs with validation and test sets."""
+    """Compare pairs with validation and test sets."""
     _place: str | None = PrivateAttr(default=None)
 
     def make_function(self, context: FilterContext) -> FilterFunction:
