@@ -209,11 +209,14 @@ def test_examples_of_duplicates_name_both_lines(
     assert reasons["target", 23] == "repeats the target of train.en:10"
 
 
-def test_the_remedy_of_html_keeps_placeholders(builtin: Corpus, tmp_path: Path) -> None:
-    good = [*builtin[0][:40], ("Hello <name>, this is &title;.", "Hallo <name>, das ist &title;.")]
-    pairs = [*good, ("A <b>dog</b>", "Ein Hund"), ("A dog", "Ein&nbsp;Hund")]
-    (finding,) = (finding for finding in check(tmp_path, pairs, builtin[1]).findings if finding.name == "html")
-    assert finding.count == 2
+def test_placeholders_are_no_html_and_its_remedy_removes_what_is_found(builtin: Corpus, tmp_path: Path) -> None:
+    good = [*builtin[0][:40], ("2 < 3 & 4 > 3", "2 < 3 & 4 > 3")]
+    html = [("A <b>dog</b>", "Ein Hund"), ("A dog", "Ein&nbsp;Hund"), ("A dog", "<BR/>Ein Hund"), ("A&#x20;b", "c")]
+    pairs = [*good, *html]
+    placeholders = [("Hello <name>, this is &title;.", "Hallo <name>, das ist &title;.")]
+    report = check(tmp_path, [*pairs, *placeholders], builtin[1])
+    (finding,) = (finding for finding in report.findings if finding.name == "html")
+    assert finding.count == len(html)
     source, cache = write(tmp_path, "train", pairs), f"data.cache_dir={tmp_path}/cache"
     config = load(f"data.train={source}", cache, f"data.filters=[{{{finding.remedy}}}]")
     assert [*load_filtered(config)] == good

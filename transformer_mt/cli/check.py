@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
-CAUTIONS = {"unrelated": "drops free translations too; tmt check --json lists up to 100 examples"}
+CAUTIONS = {
+    "unrelated": "drops free translations too; tmt check --json lists up to 100 examples",
+    "html": "drops placeholders such as <name> too",
+}
 """A caution about the filter of a finding, by the name of the finding."""
 
 

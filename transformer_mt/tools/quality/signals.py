@@ -183,14 +183,13 @@ def copy_share(src: str, tgt: str) -> tuple[float, int]:
 
 _LINE_SEPARATORS = "\r\v\f\x1c-\x1e\x85\u2028\u2029"  # that other programs take for the end of a line
 _STRAY = re.compile(f"[{CONTROL}{INVISIBLE}{_LINE_SEPARATORS}]")
-HTML = (
+_HTML = re.compile(
     r"(?i)</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|link|meta|ol|p|"
     r"pre|q|s|script|small|span|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul)(?:\s[^<>]*)?/?>"
     r"|&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
     r"|#\d{2,6}|#x[0-9a-f]{2,5});"
 )
-"""Regular expression of HTML tags and character references, but not of placeholders such as `<name>`."""
-_HTML = re.compile(HTML)
+"""HTML tags and character references, but not placeholders such as `<name>`."""
 
 
 def has_mojibake(text: str) -> bool:
