@@ -88,7 +88,7 @@ def test_a_changed_test_set_gives_a_warning(run_copy: Path, tmt: Tmt) -> None:
     Path("test.en").write_text(text.replace("one", "two"), encoding="utf-8")
     done = tmt("evaluate", run_copy)
     assert done.returncode == 0
-    assert f"tmt: warning: evaluate: the text of unseen has changed since {run_copy} was trained" in done.stderr
+    assert f"tmt: warning: the text of unseen has changed since {run_copy} was trained" in done.stderr
 
 
 def test_the_test_sets_of_the_run_are_the_default(texts: Path, tiny_run: Path, tmt: Tmt) -> None:

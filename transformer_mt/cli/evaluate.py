@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, ClassVar
@@ -29,7 +30,8 @@ from transformer_mt.flows.line_io import check_output
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.flows.scoring import Comparison, Evaluation
+    from transformer_mt.flows.scoring import Comparison
+    from transformer_mt.tools.analysis.significance import Evaluation
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
@@ -169,7 +171,7 @@ def _evaluate_system(args: Evaluate) -> None:
         header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scorer())
     sets: dict[str, object] = {}
     for evaluation in evaluations:
-        sets[evaluation.name] = evaluation.to_json()
+        sets[evaluation.data.name] = evaluation.to_json()
         if not args.json:
             _show_evaluation(evaluation, args.show or 0)
     if args.json:
@@ -178,11 +180,14 @@ def _evaluate_system(args: Evaluate) -> None:
 
 def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     """Print the first translations, then a table of the scores."""
-    for sample in evaluation.samples[:n_samples]:
+    from transformer_mt.evaluation.metrics import Sample
+
+    data, hypotheses = evaluation.data, evaluation.hypotheses
+    for sample in islice(map(Sample, data.sources, hypotheses, data.references), n_samples):
         print_text(*sample.lines(), "")
     seconds = "" if evaluation.seconds is None else f"{evaluation.seconds:.1f} s"
-    details = ", ".join(filter(None, (f"{evaluation.pairs:,} pairs", evaluation.method, seconds)))
-    print_text(f"{evaluation.name} ({details})")
+    details = ", ".join(filter(None, (f"{len(hypotheses):,} pairs", evaluation.method, seconds)))
+    print_text(f"{data.name} ({details})")
     rows: list[tuple[str, ...]] = []
     for name, metric in evaluation.scores.items():
         score = metric.baseline

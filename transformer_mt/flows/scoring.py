@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -19,7 +19,6 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
-    Sample,
     Scorer,
     Texts,
     resolve_bleu_tokenizer,
@@ -35,9 +34,10 @@ from transformer_mt.flows.evaluation import (
 from transformer_mt.flows.line_io import Line, check_output, open_output
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.log import log
-from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
+from transformer_mt.system.log import Warn, log
+from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.significance import (
+    Evaluation,
     MetricComparison,
     SentenceComparison,
     find_most_different,
@@ -48,42 +48,16 @@ from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The scores of one test set. `evaluate_file` sets only the first three fields."""
-
-    name: str
-    pairs: int
-    scores: Mapping[str, MetricComparison]
-    samples: Sequence[Sample] = ()
-    method: str = ""
-    seconds: float | None = None
-    """Time to translate the test set."""
-    robustness: Sequence[RobustnessScore] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return a JSON object."""
-        metrics = {
-            name.lower(): {
-                "value": metric.baseline.score,
-                "signature": metric.signature,
-                "interval": metric.baseline.interval,
-            }
-            for name, metric in self.scores.items()
-        }
-        robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
-        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
-
-
 def evaluate_file(path: Path, reference: Path, scorer: Scorer) -> tuple[dict[str, object], list[Evaluation]]:
     """Score a file. Return a header for JSON, and the scores."""
     hypotheses, references = _read_texts(path, reference)
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scorer.tgt_lang:
         _warn_of_language(reference, references)
+    test_set = EvaluationSet(str(reference), (), references, scorer)
     scores = score_systems([hypotheses], references, scorer)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scorer.tgt_lang or None, "text": scorer.text}
-    return header, [Evaluation(str(reference), len(references), scores)]
+    return header, [Evaluation(test_set, hypotheses, scores)]
 
 
 @dataclass(frozen=True)
@@ -105,7 +79,12 @@ class RunEvaluation:
         run = translator.runs[0].folder
         config = configuration.load_run(run)
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-        test_sets = [self._read_files(*self.files, config, scorer)] if self.files else self._read_sets(run, config)
+        if self.files:
+            test_sets = [self._read_files(*self.files, config, scorer)]
+        else:
+            test_sets = [read_set(run, config, name, warnings.warn) for name in self._choose_sets(config)]
+        if self.tag is not None:
+            test_sets = [replace(test_set, tags=None) for test_set in test_sets]
         first, *others = translator.runs
         header: dict[str, object] = {
             "run": str(run.path),
@@ -118,7 +97,7 @@ class RunEvaluation:
             "tgt_lang": scorer.tgt_lang,
             "text": scorer.text,
         }
-        return header, (self._evaluate_set(each, translator) for each in test_sets)
+        return header, (evaluate_set(each, translator, self.output, robustness=self.robustness) for each in test_sets)
 
     def _read_files(self, src: Path, ref: Path, config: Config, scorer: Scorer) -> EvaluationSet:
         """Read the files. Warn if they are in other languages than the run."""
@@ -137,17 +116,6 @@ class RunEvaluation:
                     log(f"tmt: warning: {seems}, and the run translates {side} {language}")
         return EvaluationSet(str(src), sources, references, scorer)
 
-    def _read_sets(self, run: RunFolder, config: Config) -> list[EvaluationSet]:
-        """Read test sets of the run. Warn of changed text."""
-        corpora = {name: load_split(config, name) for name in self._choose_sets(config)}
-        saved_fingerprints = run.read_metadata()["sha256"]
-        for name, corpus in corpora.items():
-            if saved_fingerprints.get(name, corpus.fingerprint) != corpus.fingerprint:
-                changed = f"evaluate: the text of {name} has changed since {run.path} was trained"
-                warnings.warn(f"{changed}; its scores are not comparable", stacklevel=1)
-        test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
-        return test_sets if self.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
-
     def _choose_sets(self, config: Config) -> list[str]:
         """Return the names of the test sets to score."""
         known = config.data.test
@@ -163,25 +131,39 @@ class RunEvaluation:
             check_output(self.output, *map(Path, known[name].files))
         return names
 
-    def _evaluate_set(self, test_set: EvaluationSet, translator: Translator) -> Evaluation:
-        sources, references = test_set.sources, test_set.references
-        with open_output(self.output) if self.output else nullcontext() as file:
-            start = time.perf_counter()
-            hypotheses = translate_set(translator, test_set)
-            seconds = time.perf_counter() - start
-            if file:
-                file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = score_systems([hypotheses], references, test_set.scorer)
 
-        def translate(each: EvaluationSet) -> Texts:
-            if each is test_set:
-                return hypotheses
-            return translate_set(translator, replace(each, name=f"{test_set.name}, {each.name}"))
+def read_set(run: RunFolder, config: Config, name: str, warn: Warn) -> EvaluationSet:
+    """Read a test set of a run, or its validation set. Warn if its text has changed."""
+    corpus = load_split(config, name)
+    if run.read_metadata()["sha256"].get(name, corpus.fingerprint) != corpus.fingerprint:
+        warn(f"the text of {name} has changed since {run.path} was trained; its scores are not comparable")
+    return make_evaluation_set(config, name, corpus)
 
-        samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
-        robustness = measure_robustness(test_set, translate) if self.robustness else ()
-        method = describe_system(translator)
-        return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, [*robustness])
+
+def evaluate_set(
+    test_set: EvaluationSet, translator: Translator, output: Path | None = None, *, robustness: bool = False
+) -> Evaluation:
+    """Translate and score a test set, and its changed copies if `robustness` is set."""
+    with open_output(output) if output else nullcontext() as file:
+        start = time.perf_counter()
+        hypotheses = translate_set(translator, test_set)
+        seconds = time.perf_counter() - start
+        if file:
+            file.write([Line(text) for text in test_set.sources], "".join(f"{text}\n" for text in hypotheses))
+
+    def translate(each: EvaluationSet) -> Texts:
+        if each is test_set:
+            return hypotheses
+        return translate_set(translator, replace(each, name=f"{test_set.name}, {each.name}"))
+
+    return Evaluation(
+        test_set,
+        hypotheses,
+        score_systems([hypotheses], test_set.references, test_set.scorer),
+        describe_system(translator),
+        seconds,
+        [*measure_robustness(test_set, translate)] if robustness else (),
+    )
 
 
 # --- several systems --------------------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ import yaml
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
-from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts
+from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.tools.analysis.significance import (
-    MetricComparison,
+    Evaluation,
     SentenceComparison,
     compare_sentences,
 )
@@ -56,19 +56,8 @@ class ReportedRun:
     metrics: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class ScoredSet:
-    """A test set with its translations and their scores."""
-
-    data: EvaluationSet
-    hypotheses: Texts
-    seconds: float
-    """The time to translate the set."""
-    metrics: Mapping[str, MetricComparison]
-
-
-def render_report(run: ReportedRun, sets: Sequence[ScoredSet], method: str, notes: Sequence[str]) -> str:
-    """Return the page. `method` is the search that translated the sets, and `notes` are about missing parts."""
+def render_report(run: ReportedRun, sets: Sequence[Evaluation], notes: Sequence[str]) -> str:
+    """Return the page. `notes` are about missing parts."""
     return render_page(
         "report.html",
         name=run.name,
@@ -86,7 +75,6 @@ def render_report(run: ReportedRun, sets: Sequence[ScoredSet], method: str, note
         charts=_draw_curves(run),
         commands=_list_commands(run),
         sets=sets,
-        method=method,
         no_ter=NO_TER,
         examples=_find_examples(sets[0]) if sets else {},
         max_text=MAX_TEXT,
@@ -94,11 +82,11 @@ def render_report(run: ReportedRun, sets: Sequence[ScoredSet], method: str, note
     )
 
 
-def _summarize_scores(sets: Sequence[ScoredSet]) -> dict[str, str]:
+def _summarize_scores(sets: Sequence[Evaluation]) -> dict[str, str]:
     """Return BLEU with its interval, and chrF, of each test set."""
     facts: dict[str, str] = {}
     for each in sets:
-        bleu, chrf = (each.metrics[name].baseline for name in ("BLEU", "chrF"))
+        bleu, chrf = (each.scores[name].baseline for name in ("BLEU", "chrF"))
         interval = f" ({bleu.interval[0]:.2f} to {bleu.interval[1]:.2f})" if bleu.interval else ""
         facts[f"score of {each.data.name}"] = f"BLEU {bleu.score:.2f}{interval}, chrF {chrf.score:.2f}"
     return facts
@@ -211,7 +199,7 @@ def _thin(items: list[T]) -> list[T]:
 # --- translations -----------------------------------------------------------------------------------------------------
 
 
-def _find_examples(scored: ScoredSet) -> dict[str, list[SentenceComparison]]:
+def _find_examples(scored: Evaluation) -> dict[str, list[SentenceComparison]]:
     """Return the worst, typical and best translations by chrF.
 
     Ties among the best are broken by the longest reference. Sentences without a reference are left out.

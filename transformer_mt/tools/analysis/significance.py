@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import cast
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
-from transformer_mt.evaluation.metrics import Scorer, Texts, score_corpus
+from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Texts, score_corpus
+from transformer_mt.tools.analysis.changed_sets import RobustnessScore
 
 BOOTSTRAP_SAMPLES = 1000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
@@ -55,6 +56,32 @@ class MetricComparison:
         if n_pairs > MAX_RESAMPLED_PAIRS:
             return f"there are more than {MAX_RESAMPLED_PAIRS:,} pairs"
         return f"fewer than {MIN_DIFFERENT} lines differ from those of A"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A test set with its translations and their scores. A file of translations has only the first three fields."""
+
+    data: EvaluationSet
+    hypotheses: Texts
+    scores: Mapping[str, MetricComparison]
+    method: str = ""
+    seconds: float | None = None
+    """Time to translate the test set."""
+    robustness: Sequence[RobustnessScore] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON object."""
+        metrics = {
+            name.lower(): {
+                "value": metric.baseline.score,
+                "signature": metric.signature,
+                "interval": metric.baseline.interval,
+            }
+            for name, metric in self.scores.items()
+        }
+        robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
+        return {"pairs": len(self.hypotheses), "seconds": self.seconds, "metrics": metrics, **robustness}
 
 
 def score_systems(
