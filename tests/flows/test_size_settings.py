@@ -14,7 +14,7 @@ from transformer_mt.flows.init import SIZE_SETTINGS, Setting, SizeSettings, choo
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-SIDE = SideStatistics([], "LATIN", True, 80, "words", 100, {50: 10, 95: 20, 100: 30})
+SIDE = SideStatistics([], "LATIN", True, 80)
 
 
 def statistics(n_pairs: int, tgt: SideStatistics = SIDE) -> CorpusStatistics:

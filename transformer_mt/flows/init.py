@@ -471,10 +471,8 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
 def _describe_corpus(statistics: CorpusStatistics, src_lang: str, tgt_lang: str) -> list[str]:
     lines = [f"A starting point for {src_lang} to {tgt_lang}, written by `tmt init`: {statistics.n_pairs:,} pairs."]
     for lang, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt)):
-        lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
         spaces = "spaces" if side.is_spaced else "no spaces"
-        script = f"{side.script.title()} script, {spaces} between words"
-        lines.append(f"{lang}: {side.n_units:,} {side.unit}, {lengths}, {script}.")
+        lines.append(f"{lang}: {side.script.title()} script, {spaces} between words.")
     if statistics.n_empty:
         lines.append(f"Dropped because a side is empty: {statistics.n_empty:,}.")
     lines.append(f"Settings: {find_size_settings(statistics.n_pairs).evidence}.")

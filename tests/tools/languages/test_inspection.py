@@ -26,12 +26,6 @@ def inspect(src: list[str], tgt: list[str]) -> CorpusStatistics:
     return inspect_pairs(SentencePair(*pair, "f", i) for i, pair in enumerate(zip(src, tgt, strict=True), 1))
 
 
-def test_words_are_counted_in_a_spaced_text_and_characters_in_another() -> None:
-    found = inspect(TEXTS["en"], TEXTS["zh"])
-    assert (found.src.unit, found.src.n_units, found.src.lengths[50], found.src.lengths[100]) == ("words", 16, 8, 8)
-    assert (found.tgt.unit, found.tgt.n_units) == ("characters", 25)
-
-
 @pytest.mark.parametrize(
     ("language", "script", "is_spaced"),
     [
