@@ -27,7 +27,7 @@ from transformer_mt.flows.prepare import (
     prepare_data,
 )
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.quality.duplicates import find_near_duplicates
+from transformer_mt.tools.quality.duplicates import find_duplicates, find_near_duplicates
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
 
@@ -141,6 +141,7 @@ def test_each_damaged_file_of_the_cache_names_the_folder_to_delete(
 
     def read_all() -> None:
         train = prepare_data(RunFolder(tmp_path / "new"), config).train.text
+        find_duplicates(train, IN_PROCESS_RUNNER, cache)
         find_near_duplicates(train, IN_PROCESS_RUNNER, cache)
 
     read_all()

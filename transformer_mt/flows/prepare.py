@@ -114,10 +114,11 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
     encoded_validation = encode_validation(config, validation, tokenizers, runner)
     notes: Sequence[str] = ()
     if not all(source.builtin for source in config.data.sources):  # the built-in corpus has no duplicates
-        from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
+        from transformer_mt.tools.quality.checks import describe_duplicates_and_overlap
 
+        languages, cache_dir = (config.data.src_lang, config.data.tgt_lang), Path(config.data.cache_dir)
         held_out = {"validation": validation, **test}
-        notes = describe_duplicates_and_overlap(train, held_out, Path(config.data.cache_dir), runner)
+        notes = [*describe_duplicates_and_overlap(train, languages, held_out, cache_dir, runner)]
     return TrainingData(encoded_train, encoded_validation, test, tokenizers, notes)
 
 

@@ -1,7 +1,8 @@
 """Checks of training pairs. Each has thresholds for warning and error, and a remedy.
 
-`check_pairs` applies all checks for `tmt check`, and `check_sample` some of them at the start of a training. They run
-in the pipeline of the filters of `data.filters`, and many are such a filter with its defaults.
+`check_pairs` applies all checks for `tmt check`. At the start of a training, `describe_duplicates_and_overlap` and
+`check_sample` apply some of them. They run in the pipeline of the filters of `data.filters`, and many are such a filter
+with its defaults.
 """
 
 from __future__ import annotations
@@ -168,6 +169,16 @@ CHECKS = [
         for name, of in zip(SIDE_NAMES, ("src", "tgt"), strict=True)
     ),
 ]
+TRAINING_CHECKS = [
+    CorpusCheck("pair", "repeat an earlier pair", "duplicate", NEVER),
+    CorpusCheck(
+        "held-out text",
+        "have a source of the validation or a test set, whose scores will be too high",
+        "",
+        0.0,
+        filter=make_filter("overlap", of="src"),
+    ),
+]
 SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if check.name != "unrelated"]
 
 
@@ -251,24 +262,26 @@ def check_pairs(
     misaligned: Sequence[LineRange],
     cache_dir: Path,
     runner: Runner,
+    checks: Sequence[CorpusCheck] = CHECKS,
 ) -> list[Finding]:
-    """Apply all checks to all pairs, each independently, shard by shard.
+    """Apply checks to all pairs, each independently, shard by shard.
 
     The checks that compare both sides leave out the ranges `misaligned`.
     """
     context = FilterContext(corpus, languages, held_out, skip_inapplicable=True)
-    filters = [check.make_filter() for check in CHECKS]
+    filters = [check.make_filter() for check in checks]
     held_out_keys = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
-    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned]
+    names = [check.name for check in checks]
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned, names]
     stage = Stage(
         "check", cache_dir, key, len(corpus.shards), _CheckTask([], [], ShardFilters(corpus, context, [], []))
     )
     if not stage.is_complete():
         found = find_pairs(corpus, context, filters, cache_dir, runner)
         shard_filters = ShardFilters(corpus, context, filters, found, removes=False)
-        stage = replace(stage, run=_CheckTask(CHECKS, misaligned, shard_filters))
+        stage = replace(stage, run=_CheckTask(checks, misaligned, shard_filters))
     results = [metadata for _, metadata in runner(stage)]
-    findings = _make_findings(CHECKS, [metadata["affected"] for metadata in results], len(corpus))
+    findings = _make_findings(checks, [metadata["affected"] for metadata in results], len(corpus))
     if (foreign := findings.get("language")) and foreign.severity is Severity.ERROR:
         message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
         findings["language"] = replace(foreign, message=message)
@@ -277,6 +290,20 @@ def check_pairs(
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
     return [*findings.values()]
+
+
+def describe_duplicates_and_overlap(
+    train: ParallelCorpus,
+    languages: tuple[str, str],
+    held_out: Mapping[str, ParallelCorpus],
+    cache_dir: Path,
+    runner: Runner,
+) -> Iterator[str]:
+    """Yield sentences about repeated training pairs, and about training pairs with held-out sources."""
+    for finding in check_pairs(train, languages, held_out, (), cache_dir, runner, TRAINING_CHECKS):
+        prefix, example = "warning: " if finding.severity else "", finding.examples[0]
+        count = f"{finding.count:,} training pairs ({finding.share:.1%})"
+        yield f"{prefix}{count} {finding.message}, such as {example.location} ({example.reason})"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
+from transformer_mt.data.stages import Runner
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
     MIN_SIMILARITY,
@@ -38,7 +37,6 @@ from transformer_mt.tools.quality.filter_base import (
     FindReason,
     MakeShardFunction,
     PairFilter,
-    read_blocks,
 )
 from transformer_mt.tools.quality.lexicon import Lexicon
 
@@ -227,45 +225,3 @@ class UnrelatedFilter(PairFilter):
             return f"log-likelihood ratio {ratio:.1f} per word" if ratio < self.min else None
 
         return find_reason
-
-
-OVERLAP_VERSION = 4  # of the cached counts; part of their key
-
-
-def describe_duplicates_and_overlap(
-    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
-) -> list[str]:
-    """Return sentences about duplicates in the training pairs, and about held-out sentences among them.
-
-    The filters `duplicate` and `overlap: {of: src}` find the same pairs.
-    """
-    n_duplicates = find_duplicates(train, runner, cache_dir).n_rows
-    lines: list[str] = []
-    if n_duplicates:
-        share = n_duplicates / len(train)
-        lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
-    sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
-    held_out_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
-    keys = [[name, corpus.key, corpus.fingerprint] for name, corpus in {"": train, **held_out}.items()]
-    stage = Stage(
-        "overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), partial(find_overlap, train, held_out_hashes)
-    )
-    indices = np.unique([i for _, metadata in runner(stage) for i in metadata["found"]]).astype(np.int64)
-    overlapping = held_out_hashes[indices]
-    for name, hashes in sources.items():
-        rows = np.flatnonzero(np.isin(hashes, overlapping) & has_text(hashes))
-        if len(rows):
-            text = held_out[name].column("src")[int(rows[0])]
-            lines.append(
-                f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
-                f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
-            )
-    return lines
-
-
-def find_overlap(train: ParallelCorpus, held_out_hashes: Hashes, task: int, _folder: Path) -> TaskMetadata:
-    """Task: return the indices of the held-out sources, given as sorted hashes, that are also in a shard."""
-    is_found = np.zeros(len(held_out_hashes), np.bool_)
-    for block in read_blocks(train, task):
-        is_found |= np.isin(held_out_hashes, hash_side(block.src, block.tgt, "src", normalized=True))
-    return {"found": np.flatnonzero(is_found).tolist()}
