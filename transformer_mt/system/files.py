@@ -144,7 +144,7 @@ def build_cached(path: Path, make: Callable[[], None], is_valid: Callable[[], bo
             lock.release()
 
 
-def build_cached_folder(path: Path, fill: Callable[[Path], None], is_valid: Callable[[], bool] | None = None) -> None:
+def build_cached_folder(path: Path, fill: Callable[[Path], object], is_valid: Callable[[], bool] | None = None) -> None:
     """Make a folder as `build_cached` makes a file: `fill` writes its files to a temporary folder.
 
     A folder that is not valid is replaced. Raises `UserError` if the disk is full or read-only.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,15 +28,9 @@ def cached_models(run: Path) -> list[Path]:
     return sorted(run.glob("ctranslate2/step-*/model.bin"))
 
 
-def user_cache() -> Path:
-    """Return the folder of converted models in the user's cache."""
-    return Path(os.environ["XDG_CACHE_HOME"]) / "transformer-mt" / "ctranslate2"
-
-
 @pytest.fixture
-def run(run_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(run_copy: Path) -> Path:
     """A run that the test may change, and that trained until its translations differ."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     change_weights(run_copy, 1)
     return run_copy
 
@@ -222,41 +216,28 @@ def test_a_model_that_computes_something_else_is_not_used(run: Path, tmt: Tmt, m
     assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "something else")
 
 
-def test_the_model_of_a_read_only_run_is_in_the_cache_of_the_user(
+def test_the_model_of_a_read_only_run_is_converted_at_each_start(
     run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
     before = read_folder(run)
     make_folder = Path.mkdir
-    locked = [run]
 
     def refuse(self: Path, *arguments: Any, **options: Any) -> None:
-        if any(folder in self.parents for folder in locked):
+        if run in self.parents:
             raise PermissionError(13, "Permission denied", str(self))
         make_folder(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    found, messages = translate(tmt, run, *AUTO)
-    assert found == expected and "converted" in messages
-    assert read_folder(run) == before and len([*user_cache().glob("*/model.bin")]) == 1
-    assert "converted" not in translate(tmt, run, *AUTO)[1]
-    shutil.rmtree(user_cache())
-    locked.append(tmp_path / "cache")
-    found, messages = translate(tmt, run, *AUTO)
-    assert found == expected and "engine torch" in messages and str(user_cache()) in messages
-
-
-def test_the_cache_of_the_user_keeps_the_newest_models(run: Path, tmt: Tmt, tmp_path: Path) -> None:
-    (run / "ctranslate2").symlink_to(tmp_path)  # the model is stored in the cache instead
-    for age in range(1, 7):
-        folder = user_cache() / f"{age:032}"
-        folder.mkdir(parents=True)
-        (folder / "cache.json").write_text("{}")
-        os.utime(folder / "cache.json", (1e9 - age, 1e9 - age))
-    translate(tmt, run, *AUTO)
-    old = [folder for folder in user_cache().iterdir() if not (folder / "model.bin").exists()]
-    assert sorted(int(folder.name) for folder in old) == [1, 2, 3]
-    assert "converted" not in translate(tmt, run, *AUTO)[1]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for _ in range(2):
+        found, messages = translate(tmt, run, *AUTO)
+        assert found == expected and "converted" in messages
+    assert read_folder(run) == before and not [*temporary.iterdir()]
+    temporary.rmdir()
+    assert load_translator(run, LoadOptions(device="cpu", threads=1), engine="auto").engine.name == "torch"
 
 
 def test_longer_limits_need_a_model_with_more_positions(run: Path, tmt: Tmt) -> None:

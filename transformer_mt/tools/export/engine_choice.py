@@ -1,29 +1,29 @@
-"""The choice between PyTorch and CTranslate2 for the model of a run, and the cache of converted models.
+"""The choice between PyTorch and CTranslate2 for the model of a run, and its converted models.
 
     RUN/ctranslate2/step-000500/
       model.bin  config.json  *vocabulary.json   read by CTranslate2
       cache.json                                 what the model was made from, and checksums
 
 The folder holds the model of the checkpoint with this step. One with quantized weights is in a folder such as
-step-000500.int8. The models of a read-only run, or of one with a link out of this folder, are in the user's cache
-instead. A model is made again unless its files are unchanged, and the weights, the tokenizers, the settings of the
-model and the versions are the same. After the conversion to float32, both engines score translations of random
-sources. If the scores differ by more than rounding, `cache.json` says so, and PyTorch is used.
+step-000500.int8. The model of a read-only run, or of one with a link out of this folder, is not kept. A model is made
+again unless its files are unchanged, and the weights, the tokenizers, the settings of the model and the versions are
+the same. After the conversion to float32, both engines score translations of random sources. If the scores differ by
+more than rounding, `cache.json` says so, and PyTorch is used.
 
 Importing this module imports neither torch nor CTranslate2.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
@@ -34,7 +34,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import LoadedRun, shorten_weights_hash
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import RunFolder, find_user_cache
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system.files import (
     build_cached_folder,
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 CACHE, MANIFEST = "ctranslate2", "cache.json"
-MAX_USER_MODELS = 4  # in the user's cache
-
 
 LoadTorch = Callable[[str], "Translator"]
 """Loads a checkpoint of a run in fp32 on a CPU."""
@@ -82,14 +80,15 @@ def load_converted(
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
     tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
     conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
-    found = conversion.find()
-    folder, description = found or conversion.make()
-    if description.problem:
-        raise UnavailableError(description.problem)
-    try:
-        engine = CTranslate2Engine(folder, tokenizers, description.positions, device, threads)
-    except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
-        raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
+    found = conversion.read(conversion.folder)
+    with ExitStack() as stack:
+        folder, description = found or conversion.make(stack)
+        if description.problem:
+            raise UnavailableError(description.problem)
+        try:
+            engine = CTranslate2Engine(folder, tokenizers, description.positions, device, threads)
+        except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
+            raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
     made = "" if found else f", converted {info.path.name} in {time.perf_counter() - start:.1f} s"
     quantization = f", {config.quantization}" if config.is_quantized else ""
     log_rank0(f"tmt: engine {engine.name}{quantization}{made}")
@@ -110,12 +109,12 @@ class _Description(BaseModel):
 
 
 _ConvertedModel = tuple[Path, _Description]
-"""A folder of the cache, and what it says of its model."""
+"""A folder with a converted model, and what it says of its model."""
 
 
 @dataclass(frozen=True)
 class _Conversion:
-    """What a model is converted from, and the folders that may have it."""
+    """What a model is converted from, and the folder for it."""
 
     run: RunFolder
     checkpoint: CheckpointInfo
@@ -153,21 +152,17 @@ class _Conversion:
         return self.made_from["weight_type"]
 
     @cached_property
-    def candidate_folders(self) -> list[Path]:
-        """Folders for the model: in the run, unless a link leads out of it, and in the user's cache."""
+    def folder(self) -> Path | None:
+        """The folder for the model in the run, or None if a link leads out of the run."""
         in_run = self.run.path / CACHE
-        digest = sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
-        in_cache = find_user_cache() / CACHE / digest[:32]
-        if in_run.is_symlink() or find_link_out(in_run):
-            return [in_cache]
         suffix = "" if self.weight_type == "float32" else f".{self.weight_type}"
-        return [in_run / f"{self.checkpoint.path.name}{suffix}", in_cache]
+        is_linked = in_run.is_symlink() or find_link_out(in_run)
+        return None if is_linked else in_run / f"{self.checkpoint.path.name}{suffix}"
 
-    def find(self) -> _ConvertedModel | None:
-        return next(filter(None, map(self.read, self.candidate_folders)), None)
-
-    def read(self, folder: Path) -> _ConvertedModel | None:
+    def read(self, folder: Path | None) -> _ConvertedModel | None:
         """Return the model in a folder; None if it is missing, damaged, or of another model."""
+        if folder is None:
+            return None
         path = folder / MANIFEST
         try:
             found = _Description.model_validate_json(read_bytes(path))
@@ -178,22 +173,25 @@ class _Conversion:
             return None
         return folder, found
 
-    def make(self) -> _ConvertedModel:
-        """Convert the model, and store it in the first folder that can be written. Raises `UnavailableError`."""
-        for folder in self.candidate_folders:
-            if not os.access(find_existing_parent(folder), os.W_OK):
-                continue
-            try:
-                build_cached_folder(folder, self._fill, lambda folder=folder: self.read(folder) is not None)
-            except (OSError, UserError):  # the disk is full, or read-only
-                continue
-            if found := self.read(folder):
-                self._delete_old()
-                return found
-        folders = " or ".join(str(folder.parent) for folder in self.candidate_folders)
-        raise UnavailableError(f"the converted model cannot be stored in {folders}")
+    def make(self, stack: ExitStack) -> _ConvertedModel:
+        """Convert the model, and store it in the run if possible, or else in a temporary folder of `stack`.
 
-    def _fill(self, folder: Path) -> None:
+        Raises `UnavailableError`.
+        """
+        folder = self.folder
+        if folder and os.access(find_existing_parent(folder), os.W_OK):
+            with suppress(OSError, UserError):  # the disk is full, or read-only
+                build_cached_folder(folder, self._fill, lambda: self.read(folder) is not None)
+                self._delete_old(folder.parent)
+        if found := self.read(folder):
+            return found
+        try:
+            temporary = Path(stack.enter_context(TemporaryDirectory()))
+            return temporary, self._fill(temporary)
+        except OSError as error:
+            raise UnavailableError(f"the converted model cannot be stored: {error}") from None
+
+    def _fill(self, folder: Path) -> _Description:
         """Write the converted model to an empty folder, or why it must not be used."""
         from transformer_mt.tools.export.ctranslate2_export import save_model
         from transformer_mt.tools.export.exported_folder import check_parity_on_random_ids
@@ -216,21 +214,13 @@ class _Conversion:
                 file.unlink()
         description = _Description(made_from=self.made_from, positions=self.positions, problem=problem)
         write_manifest(folder / MANIFEST, description.model_dump())
+        return description
 
-    def _delete_old(self) -> None:
-        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago.
-
-        The user's cache keeps the `MAX_USER_MODELS` newest models of all runs.
-        """
-        kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
-        for folder in self.candidate_folders[0].parent.glob("step-*"):  # the user's cache has none
-            if folder.name.partition(".")[0] not in kept:
+    def _delete_old(self, folder: Path) -> None:
+        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
+        kept = {checkpoint.name for checkpoint in self.run.list_checkpoint_folders().values()}
+        for model in folder.glob("step-*"):
+            if model.name.partition(".")[0] not in kept:
                 with suppress(OSError):  # another process deletes it
-                    delete_folder(folder)
-        with suppress(OSError):
-            manifests = (find_user_cache() / CACHE).glob(f"[!.]*/{MANIFEST}")
-            by_age = sorted(manifests, key=lambda path: path.stat().st_mtime, reverse=True)
-            for manifest in by_age[MAX_USER_MODELS:]:
-                delete_folder(manifest.parent)
-        for folder in self.candidate_folders:
-            remove_stale_folders(folder.parent)
+                    delete_folder(model)
+        remove_stale_folders(folder)
