@@ -177,7 +177,13 @@ ENCODER = "  encoder.layers.0.feed_forward"
 
 @pytest.mark.parametrize(
     ("override", "parameters", "key"),
-    [("model.d_ff=48", [f"{ENCODER}.inner.weight: [48, 16] here, [32, 16] there"], "d_ff: 48 here, 32 there")],
+    [
+        (
+            "model.d_ff=48",
+            [f"{ENCODER}.inner.weight: the model has [48, 16], the weights have [32, 16]"],
+            "d_ff: 48 here, 32 there",
+        )
+    ],
 )
 def test_parameters_that_do_not_fit_are_listed_with_the_key_to_change(
     workspace: Path, override: str, parameters: list[str], key: str

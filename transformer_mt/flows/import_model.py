@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,9 @@ def check_weights(imported: ImportedModel) -> int:
     """Compare names and shapes with those of the model. Returns the number of parameters."""
     with torch.device("meta"):
         model = Transformer(imported.model, imported.tokenizers.src, imported.tokenizers.tgt)
-    expected = {name: tensor.shape for name, tensor in checkpoints.list_distinct_weights(model).items()}
-    found = {name: tensor.shape for name, tensor in imported.weights.items()}
-    if different := [name for name in {**expected, **found} if expected.get(name) != found.get(name)]:
-        name = different[0]
-        raise UserError(
-            f"import: {name}: the model needs {_describe(expected, name)}, the source gives {_describe(found, name)}"
-        )
+    if misfit := next(checkpoints.find_misfits(model, imported.weights), None):
+        raise UserError(f"import: {misfit}")
     return sum(tensor.numel() for tensor in imported.weights.values())
-
-
-def _describe(shapes: Mapping[str, torch.Size], name: str) -> str:
-    return f"the shape {[*shapes[name]]}" if name in shapes else "no such tensor"
 
 
 def make_config(imported: ImportedModel, output: Path, source: str) -> Config:

@@ -20,7 +20,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
+from transformer_mt.runs.checkpoints import WEIGHTS, find_misfits, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
@@ -52,7 +52,7 @@ class WarmStart:
         with torch.device("meta"):
             ours = Transformer(config.model, tokenizers.src, tokenizers.tgt)
         differences = tuple(_differing_keys("model", config.model, theirs.config))
-        if misfits := list(_find_misfits(ours, theirs)):
+        if misfits := list(find_misfits(ours, theirs.state_dict(keep_vars=True))):
             if len(misfits) > MAX_LISTED:
                 misfits[MAX_LISTED:] = [f"and {len(misfits) - MAX_LISTED:,} more"]
             raise UserError(
@@ -159,21 +159,3 @@ def _remedy(run: RunFolder, differences: Sequence[str]) -> str:
 
 def _indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
-
-
-def _find_misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
-    """Yield the parameters that exist in one model only, differ in shape, or are tied in only one of the models."""
-    here, there = _map_shapes_and_ties(ours), _map_shapes_and_ties(theirs)
-    for name in {**here, **there}:
-        shapes = [list(model[name][0]) if name in model else "none" for model in (here, there)]
-        if shapes[0] != shapes[1]:
-            yield f"{name}: {shapes[0]} here, {shapes[1]} there"
-        elif there[name][1] != there[here[name][1]][1]:
-            yield f"{name}: tied to {here[name][1]} here, a separate matrix there"
-
-
-def _map_shapes_and_ties(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
-    """Return by parameter name: the shape, and the first name under which the same tensor is registered."""
-    first_names: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: (parameter.shape, first_names.setdefault(id(parameter), name)) for name, parameter in named}

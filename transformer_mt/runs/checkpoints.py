@@ -6,7 +6,7 @@ A checkpoint is a folder that is written atomically. The checksum of each file i
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -48,9 +48,24 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
 
 def list_distinct_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model by name. A tied weight has the first of its names."""
-    tensors = dict(sorted(model.state_dict(keep_vars=True).items()))  # the same parameter under each of its names
-    names = {id(tensor): name for name, tensor in reversed(tensors.items())}
-    return {name: tensors[name].detach() for name in names.values()}
+    return _drop_aliases(model.state_dict(keep_vars=True))  # the same parameter under each of its names
+
+
+def _drop_aliases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    names = {id(weights[name]): name for name in sorted(weights, reverse=True)}
+    return {name: weights[name].detach() for name in names.values()}
+
+
+def find_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield how weights differ from those of a model: a name is missing on one side, or the shapes differ.
+
+    Weights that are tied in the model must be tied, so that they have one name. Others may be tied as well.
+    """
+    needed = list_distinct_weights(model)
+    for name in {**needed, **_drop_aliases(weights)}:
+        shapes = [[*each[name].shape] if name in each else "none" for each in (needed, weights)]
+        if shapes[0] != shapes[1]:
+            yield f"{name}: the model has {shapes[0]}, the weights have {shapes[1]}"
 
 
 def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | None) -> None:
