@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import FORCE_TORCH
@@ -32,30 +34,33 @@ from transformer_mt.system.log import log
 from transformer_mt.training.distributed import Ranks
 
 
-def write_weights_folder(
-    source: RunFolder, output: Path, model: Transformer, checkpoint: CheckpointInfo, what: str, steps: list[int]
+def write_weights_run(
+    output: Path,
+    config: Config,
+    tokenizers: TokenizerPair,
+    record: Mapping[str, Any],
+    info: CheckpointInfo,
+    weights: Mapping[str, Tensor],
 ) -> None:
-    """Write a run folder with one checkpoint, without training state: an atomic folder with its record and README.
-
-    `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
-    describes the weights, and `steps` lists the training steps that they come from. Configuration and
-    tokenizers are copied.
-    """
-    record = source.read_metadata()
-    if steps != [record.get("tested", {}).get("step")]:  # the test scores are those of other weights
-        record = {key: value for key, value in record.items() if key not in TEST_KEYS}
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    record["exported"] = {"what": what, "steps": steps, "run": str(source.path), "created": created}
-    scored = checkpoint if checkpoint.scores else None
-    readme = render_readme(RunFolder(output), configuration.load_run(source), record, scored)
+    """Write a new run folder atomically, with a checkpoint of step and scores in `info`, without training state."""
+    readme = render_readme(RunFolder(output), config, record, info if info.scores else None)
     with files.atomic_new_folder(output) as folder:
         run = RunFolder(folder)
-        shutil.copyfile(source.config, run.config)
-        shutil.copyfile(source.tokenizer, run.tokenizer)
+        files.write_text(run.config, render_yaml(config))
+        tokenizers.save(run.tokenizer)
         write_metadata(run, record)
-        path = run.checkpoints / checkpoint.path.name
-        checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
+        path = run.locate_checkpoint(info.step)
+        checkpoints.write(CheckpointInfo(path, info.step, info.metric, info.scores), weights, None)
         files.write_text(run.readme, readme)
+
+
+def make_record(source: RunFolder, what: str, steps: list[int], *, is_tested: bool) -> dict[str, Any]:
+    """Return the `run.json` of weights from training steps of another run. `is_tested` keeps the test scores."""
+    record = source.read_metadata()
+    if not is_tested:
+        record = {key: value for key, value in record.items() if key not in TEST_KEYS}
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {**record, "exported": {"what": what, "steps": steps, "run": str(source.path), "created": created}}
 
 
 def export_weights(source: RunFolder, averaged: Sequence[CheckpointInfo], output: Path) -> CheckpointInfo:
@@ -71,8 +76,10 @@ def export_weights(source: RunFolder, averaged: Sequence[CheckpointInfo], output
     what = f"from {source.path}, step {steps[0]:,}"
     if len(averaged) > 1:
         what = f"the mean of {source.path}, steps {', '.join(f'{step:,}' for step in steps)}"
-        result = replace(result, scores=_validate(source, config, model, tokenizers), files={})
-    write_weights_folder(source, output, model.cpu(), result, what, steps)
+        result = replace(result, scores=_validate(source, config, model, tokenizers))
+    record = make_record(source, what, steps, is_tested=steps == [source.read_metadata().get("tested", {}).get("step")])
+    settings, weights = configuration.load_settings(source), checkpoints.list_distinct_weights(model.cpu())
+    write_weights_run(output, settings, tokenizers, record, result, weights)
     return result
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_mt.config.yaml_files import render_value, render_yaml
+from transformer_mt.config.yaml_files import render_value
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
@@ -19,12 +19,11 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.export import write_weights_folder
+from transformer_mt.flows.export import make_record, write_weights_run
 from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
-from transformer_mt.flows.run_overview import write_readme
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import load_weights_of
+from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
@@ -226,15 +225,11 @@ def _write_start(
     learned = [texts if new or not any(is_new) else [] for texts, new in zip(new_texts, is_new, strict=True)]
     extended = extend_vocabulary(tokenizers, learned, old_texts, size, direction.tag)
     what = f"{run.path}, step {checkpoint.step:,}, with an extended vocabulary"
-    start.path.parent.mkdir(exist_ok=True)
+    record = make_record(run, what, [checkpoint.step], is_tested=False)
+    weights = list_distinct_weights(extended.extend_model(model))
     if start.path.exists():
         start.move_aside()
-    steps = [checkpoint.step]
-    write_weights_folder(run, start.path, extended.extend_model(model), checkpoint, what, steps)
-    extended.tokenizers.save(start.tokenizer)
-    config = _add_source(old, new_source)
-    write_text(start.config, render_yaml(config))
-    write_readme(start, config, is_running=False)
+    write_weights_run(start.path, _add_source(old, new_source), extended.tokenizers, record, checkpoint, weights)
     n_src, n_tgt = (
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.run_overview import render_readme
+from transformer_mt.flows.export import write_weights_run
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import FORMAT, RunFolder, collect_provenance, write_metadata
+from transformer_mt.runs.folder import FORMAT, collect_provenance
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
@@ -71,15 +70,8 @@ def import_model(
         "sha256": {"train": "unknown"},
         "exported": {"what": what},
     }
-    readme = render_readme(RunFolder(output), config, record, None)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_new_folder(output) as temporary:
-        run = RunFolder(temporary)
-        files.write_text(run.config, render_yaml(config))
-        imported.tokenizers.save(run.tokenizer)
-        write_metadata(run, record)
-        checkpoints.write(CheckpointInfo(run.locate_checkpoint(0), 0, "loss", {}), imported.weights, None)
-        files.write_text(run.readme, readme)
+    info = CheckpointInfo(output, 0, "loss", {})
+    write_weights_run(output, config, imported.tokenizers, record, info, imported.weights)
     size = files.format_bytes(files.measure_folder(output))
     return [
         *lines,

@@ -14,8 +14,9 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows import configuration
-from transformer_mt.flows.export import write_weights_folder
+from transformer_mt.flows.export import export_weights
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 
 
@@ -31,7 +32,8 @@ def noisy_run(run: Path, tmp_path: Path) -> Path:
     model = load_plain(run, precision="fp32").model
     add_noise(model, 5)
     folder = RunFolder.open(run)
-    write_weights_folder(folder, tmp_path / "noisy", model, folder.find_checkpoint("best"), "noisy", [])
+    export_weights(folder, [folder.find_checkpoint("best")], tmp_path / "noisy")
+    checkpoints.save(RunFolder(tmp_path / "noisy").find_checkpoint("best"), model, None)
     return tmp_path / "noisy"
 
 

@@ -17,7 +17,8 @@ from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_pl
 
 from transformer_mt import LoadOptions, load_translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows.export import write_weights_folder
+from transformer_mt.flows.export import export_weights
+from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
@@ -39,7 +40,8 @@ def noisy(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     run, model = RunFolder.open(tiny_run), load_plain(tiny_run, precision="fp32").model
     add_noise(model, 5)
-    write_weights_folder(run, folder / "run", model, run.find_checkpoint("best"), "noisy", [])
+    export_weights(run, [run.find_checkpoint("best")], folder / "run")
+    checkpoints.save(RunFolder(folder / "run").find_checkpoint("best"), model, None)
     return folder / "run"
 
 
