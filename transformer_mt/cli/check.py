@@ -121,12 +121,12 @@ def _show_verdict(report: CorpusReport, args: Check) -> None:
 
 
 def _show_details(finding: Finding) -> None:
-    from transformer_mt.data.corpus import choose_examples
+    from transformer_mt.data.corpus import choose_evenly
 
     remedy = "; ".join(filter(None, (finding.remedy, CAUTIONS.get(finding.name))))
     if remedy or finding.examples:
         print_text(f"\n{finding.group}: {finding.name}", *([f"  remedy: {remedy}"] if remedy else []))
-    for example in choose_examples(finding.examples):
+    for example in choose_evenly(finding.examples):
         print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
             print_text(f"    {_quote(text)}")

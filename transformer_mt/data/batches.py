@@ -20,6 +20,7 @@ from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.batch_plan import BatchPlan, StreamPosition
+from transformer_mt.data.corpus import choose_evenly
 from transformer_mt.data.encoding import EncodedCorpus, Lengths, Rows, Sentences
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -220,7 +221,7 @@ class BatchModifier:
 
         The plan scales lengths by it, so its number of batches is right although modified text has more tokens.
         """
-        rows = np.unique(np.linspace(0, len(reader.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
+        rows = np.array(choose_evenly(range(len(reader.corpus)), LENGTH_SAMPLE), np.int32)
         before = [reader.read(rows[start : start + SAMPLE_BLOCK]) for start in range(0, len(rows), SAMPLE_BLOCK)]
         after = [self._change(block, 0) for block in before]
         old, new = (

@@ -27,6 +27,7 @@ BLOCK_SIZE = 10_000  # pairs in memory at a time
 SPARSE_DIVISOR = 20  # single rows are read if less than 1/20 of a shard is selected
 OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the process
 
+T = TypeVar("T")
 B = TypeVar("B", bound=Sized)
 
 
@@ -124,10 +125,10 @@ class PairExample(NamedTuple):
     reason: str
 
 
-def choose_examples(examples: Sequence[PairExample]) -> list[PairExample]:
-    """Return at most three examples, spread evenly."""
-    rows = np.linspace(0, len(examples) - 1, min(N_SHOWN, len(examples))).astype(int).tolist()
-    return [examples[row] for row in rows]
+def choose_evenly(items: Sequence[T], size: int = N_SHOWN) -> list[T]:
+    """Return at most `size` items, spread evenly, with the first and the last one."""
+    chosen = np.linspace(0, len(items) - 1, min(size, len(items)), dtype=np.int64)
+    return [items[i] for i in chosen.tolist()]
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class FilterReport:
         """Return one sentence for the log, with up to three examples. It is a warning if most pairs are removed."""
         verb = "removed" if self.removes else "changed"
         share = self.n_affected / max(1, self.n_seen)
-        found = [f"{example.location} ({example.reason})" for example in choose_examples(self.examples)]
+        found = [f"{example.location} ({example.reason})" for example in choose_evenly(self.examples)]
         such_as = f", such as {', '.join(found)}" if found else ""
         sentence = f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%}){such_as}"
         if self.removes and share > SUSPICIOUS_SHARE:
@@ -313,8 +314,7 @@ class ParallelCorpus:
 
     def select_evenly(self, size: int) -> ParallelCorpus:
         """Return the corpus of at most `size` rows, spread evenly."""
-        rows = np.unique(np.linspace(0, len(self) - 1, min(size, len(self)), dtype=np.int64))
-        return self.select(rows, f"sample-{size}")
+        return self.select(np.array(choose_evenly(range(len(self)), size), np.int64), f"sample-{size}")
 
     def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """Return the corpus of some rows, in ascending order. `name` extends its key and fingerprint."""

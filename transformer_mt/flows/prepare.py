@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.batch_plan import BatchPlan, make_mixture
 from transformer_mt.data.batches import BatchModifier, BatchReader, BatchStream
-from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_off_validation
+from transformer_mt.data.corpus import ParallelCorpus, choose_evenly, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
@@ -273,10 +273,10 @@ def encode_validation(
 def measure_lengths(config: Config, corpus: EncodedCorpus) -> TrainingLengths:
     """Measure the tokens of sources in evenly spread windows, and the sentences and characters of a sample of pairs."""
     n_windows = min(LENGTH_WINDOWS, 1 + (len(corpus) - 1) // LENGTH_WINDOW)
-    starts = np.linspace(0, max(0, len(corpus) - LENGTH_WINDOW), n_windows, dtype=np.int64).tolist()
+    starts = choose_evenly(range(max(0, len(corpus) - LENGTH_WINDOW) + 1), n_windows)
     ends = [min(start + LENGTH_WINDOW, len(corpus)) for start in starts]
     lengths = np.concatenate([*map(corpus.src.lengths_of, starts, ends)])
-    rows = np.unique(np.linspace(0, len(corpus) - 1, TEXT_SAMPLE, dtype=np.int64))
+    rows = np.array(choose_evenly(range(len(corpus)), TEXT_SAMPLE), np.int64)
     texts = corpus.text.take(corpus.find_text_rows(rows), ("src", "tgt"))
     n_sentences = np.array([len(split_sentences(text, config.data.src_lang)) for text in texts["src"]])
     src, tgt = (np.array([max(1, len(text)) for text in texts[side]]) for side in ("src", "tgt"))

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
+from transformer_mt.data.corpus import choose_evenly
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.runs.checkpoints import WEIGHTS
@@ -26,8 +27,6 @@ from transformer_mt.tools.analysis.significance import (
     compare_sentences,
 )
 from transformer_mt.tools.pages.page_rendering import Chart, draw_lines, render_page
-
-T = TypeVar("T")
 
 MAX_TEXT = 600  # characters of a sentence
 MAX_POINTS = 200  # of a line
@@ -183,17 +182,10 @@ def _draw_curves(run: ReportedRun) -> list[Chart]:
     drawings = {"Loss by step": {title: _list_values(run, name) for name, title in LOSSES.items()}}
     drawings |= {title: {run.name: _list_values(run, name)} for name, title in CURVES.items()}
     return [
-        draw_lines(title, {name: _thin(points) for name, points in series.items()})
+        draw_lines(title, {name: choose_evenly(points, MAX_POINTS) for name, points in series.items()})
         for title, series in drawings.items()
         if any(series.values())
     ]
-
-
-def _thin(items: list[T]) -> list[T]:
-    """Return at most `MAX_POINTS` items, spread evenly, with the first and the last one."""
-    if len(items) <= MAX_POINTS:
-        return items
-    return [items[i * (len(items) - 1) // (MAX_POINTS - 1)] for i in range(MAX_POINTS)]
 
 
 # --- translations -----------------------------------------------------------------------------------------------------

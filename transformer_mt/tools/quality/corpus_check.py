@@ -7,9 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from transformer_mt.data.corpus import PairExample, ParallelCorpus
+from transformer_mt.data.corpus import PairExample, ParallelCorpus, choose_evenly
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
@@ -69,8 +67,7 @@ def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRan
     """Return the finding of a range of lines with an offset, or without correspondence. `hint` ends its remedy."""
     first, last = corpus.describe_line(line_range.first), corpus.describe_line(line_range.end - 1)
     shown_end = min(line_range.end, line_range.first + 10)
-    rows = np.unique(np.linspace(line_range.first, shown_end - 1, 3).astype(int)).tolist()
-    examples = [corpus.example(row, "") for row in rows]
+    examples = [corpus.example(row, "") for row in choose_evenly(range(line_range.first, shown_end))]
     return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples, hint)
 
 

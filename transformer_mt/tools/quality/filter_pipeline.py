@@ -21,6 +21,7 @@ from transformer_mt.data.corpus import (
     ParallelCorpus,
     Shard,
     TableWriter,
+    choose_evenly,
     join_fingerprints,
     load_kept,
     log_progress,
@@ -87,8 +88,7 @@ class PairSample:
 def merge_examples(of_shards: Sequence[Sequence[Any]]) -> tuple[PairExample, ...]:
     """Return at most `MAX_EXAMPLES` of the examples of all shards, from the metadata of their tasks."""
     found = [PairExample(*example) for examples in of_shards for example in examples]
-    rows: list[int] = np.unique(np.linspace(0, len(found) - 1, min(MAX_EXAMPLES, len(found)), dtype=np.int64)).tolist()
-    return tuple(found[row] for row in rows)
+    return tuple(choose_evenly(found, MAX_EXAMPLES))
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------
