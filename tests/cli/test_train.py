@@ -298,8 +298,10 @@ def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, mo
 
 
 @pytest.mark.parametrize("when", ["torch.save", "transformer_mt.flows.train.write_readme"])
-def test_a_run_that_was_moved_is_reported(when: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder is not made again, so that it can be moved back, and the same command resumes."""
+def test_the_folder_of_a_run_that_was_moved_is_not_made_again(
+    when: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it can be moved back, and the same command resumes."""
     before, moved = resolve_name(when), run_copy.with_name("moved")
 
     def move(*arguments: Any, **options: Any) -> None:
@@ -310,8 +312,7 @@ def test_a_run_that_was_moved_is_reported(when: str, run_copy: Path, tmt: Tmt, m
     with monkeypatch.context() as patch:
         patch.setattr(when, move)
         done = tmt(*TRAIN, "train.max_steps=20", "validation.every=4")
-    assert_user_error(done, "runs/tiny: was moved or deleted")
-    assert "disk" not in done.stderr
+    assert_user_error(done, "runs/tiny")
     assert not run_copy.exists()
     moved.rename(run_copy)
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0

@@ -105,7 +105,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             write_description(run, parts, warm_start)
         log_rank0(describe_size(config, parts.model, parts.steps_per_epoch))
         logger_class = MetricsLogger if ranks.is_rank0 else SilentMetricsLogger
-        with report_moved_run(run), logger_class(run, parts.n_steps) as logger:
+        with logger_class(run, parts.n_steps) as logger:
             trainer = make_trainer(run, parts, ranks, logger, lambda: write_readme(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
@@ -146,20 +146,6 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
         if aside is not None and not run.path.exists():
             aside.rename(run.path)
             log_rank0(f"no new run was created; the old run is {run.path} again")
-
-
-@contextmanager
-def report_moved_run(run: RunFolder) -> Generator[None]:
-    """Report that the run folder was moved or deleted, in place of an error that gives advice about the disk."""
-    try:
-        yield
-    except (UserError, OSError):
-        if run.exists():
-            raise
-        raise UserError(
-            f"{run.path}: was moved or deleted while it was trained; move it back, and run the same command again to "
-            "resume after its last checkpoint"
-        ) from None
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------

@@ -88,8 +88,6 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
         advice = "make room on the disk, or repair it, and run the same command again"
         if any(info.path.parent.glob("step-*")):
             advice = f"earlier checkpoints are intact: {advice} to resume"
-        if not info.path.parent.exists():
-            advice = "the run was moved or deleted"
         raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None
 
 
