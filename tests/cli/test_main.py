@@ -103,17 +103,6 @@ def test_text_in_place_of_a_configuration_is_explained(in_tiny: Path, tmt: Tmt) 
     assert_user_error(tmt("check", "train.en", "train.de"), "train.en: not a conf", "`tmt init train.en train.de`")
 
 
-@pytest.mark.parametrize("command", ["train", "check"])
-def test_a_configuration_used_from_another_folder_names_its_folder(
-    command: str, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = tiny / "tiny.yaml"
-    message = f"train.en: no such file (looked in {tmp_path}), but {tiny}/train.en exists"
-    assert_user_error(tmt(command, config), message, f"run the command in the folder {tiny}")
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_training_without_a_configuration_names_the_builtin_corpus(
     in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,13 +159,6 @@ class ConfigOptions(OptionGroup):
         path, overrides = self.split()
         return configuration.load(path or configuration.find_preset("quickstart"), overrides)
 
-    def load_for_training(self) -> Config:
-        """Load the configuration. Raises `UserError` if its paths are relative to the file."""
-        from transformer_mt.flows import configuration
-
-        path, overrides = self.split()
-        return configuration.load_here(path, overrides) if path is not None else self.load()
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingOptions(OptionGroup):

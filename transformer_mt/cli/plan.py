@@ -46,7 +46,7 @@ class Plan(Command):
         if path is not None and RunFolder(path).exists():
             config_path = quote(str(RunFolder(path).config))
             raise UserError(f"{path}: is a run folder; type `tmt plan {config_path}` to plan its training again")
-        config = self.config.load_for_training()
+        config = self.config.load()
         from transformer_mt.flows.plan import advise, make_plan
 
         plan = make_plan(config)

@@ -87,7 +87,7 @@ class Prepare(Command):
     def execute(self) -> None:
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
-        config = self.config.load_for_training()
+        config = self.config.load()
         from transformer_mt.flows.prepare import build_report
         from transformer_mt.flows.resolve import prepare_training_data
 

@@ -41,7 +41,7 @@ class Train(Command):
 
     def execute(self) -> None:
         """Train, unless a signal interrupts."""
-        config = self.config.load_for_training()
+        config = self.config.load()
         if self.config.split()[0] is None:
             found = min(Path().glob("[!.]*.yaml"), default=None)
             write = "" if found else "write a configuration with `tmt init SRC TGT`, then "

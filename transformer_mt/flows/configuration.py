@@ -317,21 +317,6 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     return _validate(tree, path, overrides)
 
 
-def load_here(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Load a YAML file that names text files.
-
-    Raises `UserError` as for `load`, or if a file is missing in the current folder, but exists beside `path`.
-    """
-    config = load(path, overrides)
-    for file in (Path(file) for source in config.data.sources for file in source.files):
-        if not file.exists() and (path.parent / file).exists():
-            raise UserError(
-                f"{file}: no such file (looked in {Path.cwd()}), but {path.parent / file} exists: files in a "
-                f"configuration are relative to the current folder;\nrun the command in the folder {path.parent}"
-            )
-    return config
-
-
 def load_run_or_file(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
     """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
 
@@ -342,7 +327,7 @@ def load_run_or_file(path: Path, overrides: Sequence[str]) -> tuple[Config, RunF
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()}){suggest_run(path)}")
     if not path.is_dir():
-        return load_here(path, overrides), None
+        return load(path, overrides), None
     run = RunFolder.open(path)
     for override in overrides:
         if override.startswith(("model", "tokenizer")):

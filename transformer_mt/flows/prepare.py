@@ -150,7 +150,7 @@ def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNN
         if keys is None:  # a file that a command names
             raise
         key = ".".join(map(str, keys))
-        advice = "(relative paths start at the folder in which the training is started)"
+        advice = "(relative paths start at the current folder)"
         raise UserError(f"data.{key}: {error}\n{advice}") from None
 
 
