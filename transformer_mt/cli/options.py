@@ -23,7 +23,6 @@ from transformer_mt.system.files import find_existing_parent
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
     from transformer_mt.flows.translation import LoadOptions
-    from transformer_mt.tools.robustness.guard import FaultReport
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 
@@ -178,7 +177,6 @@ class LoadingOptions(OptionGroup):
         few_texts: bool = False,
         split: SplitWhen = "auto",
         alignments: bool = False,
-        fault_report: FaultReport | None = None,
     ) -> LoadOptions:
         """Return how a model is loaded in the process of a command."""
         from transformer_mt.flows.translation import LoadOptions
@@ -192,7 +190,6 @@ class LoadingOptions(OptionGroup):
             few_texts,
             split,
             alignments,
-            fault_report,
             owns_process=True,
         )
 

@@ -175,30 +175,27 @@ class Translate(Command):
         if self.lines.resume and self.lines.output and is_complete(self.lines.output):
             log(f"tmt: {self.lines.output} is complete; nothing to resume (to translate again, leave out --resume)")
             return
-        from transformer_mt.tools.robustness.guard import FaultReport
-
-        fault_report = FaultReport(_report_fault if self.lines.verbose else None)
         if document_format and self.lines.input:
-            _translate_document(self, self.lines.input, document_format, fault_report)
+            fault_report = _translate_document(self, self.lines.input, document_format)
         else:
-            _translate_lines(self, fault_report)
+            fault_report = _translate_lines(self)
         if found := fault_report.describe():
             log_rank0(f"tmt: {found}{'' if self.lines.verbose else '; --verbose lists them'}")
 
-    def load(self, fault_report: FaultReport, *, few_texts: bool = False) -> Translator:
-        """Load the model."""
+    def load(self, *, few_texts: bool = False) -> tuple[Translator, FaultReport]:
+        """Load the model. Return it with the report of its guard."""
         from transformer_mt.flows.translation import load_translator
+        from transformer_mt.tools.robustness.guard import count_faults
 
         options = self.loading.make_load_options(
             ensemble=self.ensemble,
             few_texts=few_texts,
             split=self.lines.split_sentences,
             alignments=self.lines.alignments,
-            fault_report=fault_report,
         )
         translator = load_translator(self.run, options, **self.collect_overrides())
         self.sampling.check(self.search, "translate", translator.config.sample)
-        return translator
+        return count_faults(translator, _report_fault if self.lines.verbose else None)
 
 
 def _report_fault(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
@@ -206,7 +203,7 @@ def _report_fault(number: int, before: Sequence[Fault], after: Sequence[Fault]) 
     log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
 
 
-def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
+def _translate_lines(args: Translate) -> FaultReport:
     options = args.lines
     is_at_prompt = not args.texts and not options.input and sys.stdin.isatty() and sys.stdout.isatty()
     is_interactive = bool(args.texts) or is_at_prompt
@@ -218,7 +215,7 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
         lines = (None if text is None else Line(text) for text in texts)
     if args.texts:
         lines = iter([*lines])  # refuse what is not UTF-8 before the model is loaded
-    translator = args.load(fault_report, few_texts=is_interactive)
+    translator, fault_report = args.load(few_texts=is_interactive)
     from transformer_mt.flows.translation import LineTask, translate_lines
 
     task = LineTask(
@@ -230,6 +227,7 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
         is_interactive=is_interactive,
     )
     translate_lines(translator, lines, task)
+    return fault_report
 
 
 def _check_arguments(args: Translate) -> None:
@@ -310,13 +308,11 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
             raise UserError(f"{name}: {reason}, and {args.lines.input} is {document_format}; leave it out")
 
 
-def _translate_document(
-    args: Translate, source: Path, document_format: DocumentFormat, fault_report: FaultReport
-) -> None:
+def _translate_document(args: Translate, source: Path, document_format: DocumentFormat) -> FaultReport:
     from transformer_mt.flows.translation import translate_document
     from transformer_mt.tools.documents.document import DocumentOptions
 
-    translator = args.load(fault_report)
+    translator, fault_report = args.load()
     provenance = translator.provenance()
     has_one_language = document_format != "xliff" or not provenance.src_langs
     options = DocumentOptions(
@@ -326,3 +322,4 @@ def _translate_document(
         frozenset(args.documents.exclude_keys),
     )
     translate_document(translator, source, args.lines.output, document_format, options)
+    return fault_report

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -40,7 +39,6 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after the argume
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary
-    from transformer_mt.tools.robustness.guard import FaultReport
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ class LoadOptions:
     """Which lines are divided into sentences (auto, long, always or never)."""
     alignments: bool = False
     """Align words, which CTranslate2 alone cannot do."""
-    fault_report: FaultReport | None = None
-    """Records the lines whose translations the guard repairs."""
     owns_process: bool = False
     """Configure threads, allocator and caches of this process, as a command does."""
 
@@ -195,10 +191,9 @@ def make_features(config: DecodingConfig, options: LoadOptions) -> Features:
 
     if not config.guard:
         return Features(options.split, _make_stages)
-    from transformer_mt.tools.robustness.guard import FaultReport, Guard
+    from transformer_mt.tools.robustness.guard import Guard
 
-    report = options.fault_report or FaultReport()
-    return Features(options.split, _make_stages, partial(Guard.make, fault_report=report))
+    return Features(options.split, _make_stages, Guard.make)
 
 
 def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:

@@ -11,9 +11,10 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -24,6 +25,9 @@ from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
@@ -251,3 +255,11 @@ def _isolate(text: str, items: Sequence[str]) -> Iterator[str]:
             end = match.end()
     if end < len(text):
         yield text[end:]
+
+
+def count_faults(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
+    """Return a translator whose guard, if it has one, counts the lines with faults, and these counts."""
+    report, features = FaultReport(on_fault), translator.features
+    if features.make_policy is not None:
+        features = replace(features, make_policy=partial(Guard.make, fault_report=report))
+    return translator.with_features(features), report
