@@ -200,7 +200,7 @@ class FinishedLines:
     settings: Settings
     lines: int = 0
     bytes: int = 0
-    sha256: str = sha256().hexdigest()  # of the finished input lines
+    sha256: str = ""  # of the finished input lines, see `_extend_hash`
 
     @classmethod
     def load(cls, record: Path, part: Path) -> FinishedLines:
@@ -220,32 +220,21 @@ class LineOutput:
     def __init__(self, file: IO[bytes], start: FinishedLines, record: Path | None = None) -> None:
         """`record`: file to save the progress to after each window; None: do not save it."""
         self.file, self.start, self.record = file, start, record
-        self._state = start, sha256()  # one assignment updates both, so that a signal never separates them
-
-    @property
-    def finished(self) -> FinishedLines:
-        """The lines of all complete windows."""
-        return self._state[0]
+        self.finished = start  # of all complete windows
 
     def skip_finished(self, lines: Iterator[Line | None]) -> Iterator[Line | None]:
         """Yield the lines after the finished ones. Raises `UserError` if the finished ones have changed."""
-        digest = sha256()
-        for line in islice((line for line in lines if line is not None), self.start.lines):
-            digest.update(_to_bytes([line]))
-        if digest.hexdigest() != self.start.sha256:
-            raise UserError(
-                f"{self.file.name}: input lines 1 to {self.start.lines:,} changed;\ndelete it to start over"
-            )
-        self._state = self.start, digest
+        n_lines = self.finished.lines
+        if _extend_hash("", islice((line for line in lines if line is not None), n_lines)) != self.finished.sha256:
+            raise UserError(f"{self.file.name}: input lines 1 to {n_lines:,} changed;\ndelete it to start over")
         yield from lines
 
     def write(self, window: Sequence[Line], text: str) -> None:
         """Write the output text of a window of input lines, and record the progress."""
         content = memoryview(text.encode())
-        done, digest = self._state[0], self._state[1].copy()
-        digest.update(_to_bytes(window))
-        lines, n_bytes = done.lines + len(window), done.bytes + len(content)
-        state = replace(done, lines=lines, bytes=n_bytes, sha256=digest.hexdigest()), digest
+        old = self.finished
+        new_hash = _extend_hash(old.sha256, window)
+        finished = replace(old, lines=old.lines + len(window), bytes=old.bytes + len(content), sha256=new_hash)
         try:
             while content:
                 content = content[self.file.write(content) :]
@@ -253,7 +242,7 @@ class LineOutput:
         except OSError as error:
             error.filename = self.file.name  # a failed write does not set it
             raise
-        self._state = state  # right after the write, because a signal in between would discard the window
+        self.finished = finished  # right after the write, because a signal in between would discard the window
         self.save_progress()
 
     def save_progress(self) -> None:
@@ -263,8 +252,11 @@ class LineOutput:
             write_text(self.record, json.dumps(asdict(self.finished), indent=2, ensure_ascii=False) + "\n")
 
 
-def _to_bytes(lines: Sequence[Line]) -> bytes:
-    return "".join(f"{line.src}\n{line.tgt}\n" for line in lines).encode()
+def _extend_hash(digest: str, lines: Iterable[Line]) -> str:
+    """Return the hash of some lines and those before, from the hash of the latter."""
+    for line in lines:
+        digest = sha256(f"{digest}{line.src}\n{line.tgt}\n".encode()).hexdigest()
+    return digest
 
 
 @contextmanager
