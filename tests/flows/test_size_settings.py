@@ -99,6 +99,6 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
 def test_case_is_modified_only_if_the_source_has_some() -> None:
     for sample, has_case in (["A dog."], True), (["一只狗。"], False):
         corpus = replace(statistics(3000), src=replace(SIDE, sample=sample))
-        (modifiers,) = [each.value for each in choose_settings(corpus, "de") if each.key == "modifiers"]
+        (modifiers,) = [each.children for each in choose_settings(corpus, "de") if each.key == "modifiers"]
         keys = {setting.key for setting in modifiers}
         assert ("lower_source" in keys) == has_case and "typos" in keys

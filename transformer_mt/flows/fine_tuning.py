@@ -342,18 +342,18 @@ def _choose_settings(
     def list_sources(parts: Sequence[SourcePairs], **weights: float) -> list[Setting]:
         return [
             Setting(
-                "data", "-", {"name": part.name, **_source_keys(folder, part), **weights}, f"{len(part.pairs):,} pairs"
+                "data", "", {"name": part.name, **_source_keys(folder, part), **weights}, f"{len(part.pairs):,} pairs"
             )
             for part in parts
         ]
 
     share = 1 / max(1, len(known.train))
     train = [*list_sources(new.train, weight=1), *list_sources(known.train, weight=float(f"{share:.3g}"))]
-    yield Setting("data", "train", train, "half of the batches are new pairs" if known.train else "")
+    yield Setting("data", "train", None, "half of the batches are new pairs" if known.train else "", train)
     validation = list_sources([*new.validation, *known.validation])
-    yield Setting("data", "validation", validation, validation_reason)
+    yield Setting("data", "validation", None, validation_reason, validation)
     tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
-    yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
+    yield Setting("data", "test", None, "scored at the end, and with the weights of the start", tests)
     n_new = len(new.train[0].pairs)
     n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (EXTENSION_STEP_FACTOR if is_extended else 1)
     n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))

@@ -137,15 +137,13 @@ MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split o
 
 
 class Setting(NamedTuple):
-    """A chosen setting: its section and key, its value as in the YAML file, and the reason.
-
-    The value may be a list of settings, which are rendered line by line.
-    """
+    """A chosen setting: its section and key, its value as in the YAML file, and the reason."""
 
     section: str
-    key: str
+    key: str  # empty for an item of a list
     value: Any
     reason: str
+    children: Sequence[Setting] = ()  # in place of a value: settings below the key, each on a line
 
 
 MODIFIERS = (
@@ -168,7 +166,7 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
     yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {size.validation_size:,} pairs")
     has_case = any(map(str.isupper, "".join(statistics.src.sample)))
     modifiers = [Setting("modifiers", *each) for each in MODIFIERS if has_case or each[0] != "lower_source"]
-    yield Setting("data", "modifiers", modifiers, "share of the pairs that are changed at random")
+    yield Setting("data", "modifiers", None, "share of the pairs that are changed at random", modifiers)
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
         n_pieces = size.vocab_size + -(-n_characters // 1000) * 1000
@@ -179,7 +177,7 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
         yield Setting("tokenizer", "vocab_size", size.vocab_size, "subwords of both languages; more for more pairs")
     samples = statistics.src.sample, statistics.tgt.sample
     if all(sum(map(is_lower_case, sample)) > MIN_LOWER * len(sample) for sample in samples):
-        yield Setting("tokenizer", "normalization", ("lowercase",), "no capitals here; users may type some")
+        yield Setting("tokenizer", "normalization", ["lowercase"], "no capitals here; users may type some")
     if size.sampling:
         yield Setting("tokenizer", "sampling", size.sampling, "BPE-dropout: new subwords in each epoch")
     layers = {"n_layers": size.n_layers}
@@ -322,11 +320,9 @@ def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
 
 def _make_setting(section: str, key: str, value: object) -> Setting:
     """Return a setting without a reason. A mapping of mappings, such as `data.test`, gets a line for each entry."""
-    if isinstance(value, list):
-        return Setting(section, key, tuple(cast(list[object], value)), "")
     entries = cast(dict[str, object], value) if isinstance(value, dict) else {}
     if entries and all(isinstance(entry, dict) for entry in entries.values()):
-        return Setting(section, key, [_make_setting("", *entry) for entry in entries.items()], "")
+        return Setting(section, key, None, "", [_make_setting("", *entry) for entry in entries.items()])
     return Setting(section, key, value, "")
 
 
@@ -496,14 +492,12 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
 
 def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
     for setting in settings:
-        if isinstance(setting.value, list):
-            yield f"{setting.key}:", setting.reason
-            for entry, reason in _list_entries(cast("list[Setting]", setting.value)):
-                yield f"  {entry}", reason
-        elif setting.key == "-":  # an item of a list
-            yield f"- {render_value(setting.value)}", setting.reason
+        start = f"{setting.key}:" if setting.key else "-"
+        if setting.children:
+            yield start, setting.reason
+            yield from ((f"  {entry}", reason) for entry, reason in _list_entries(setting.children))
         else:
-            yield f"{setting.key}: {render_value(setting.value)}", setting.reason
+            yield f"{start} {render_value(setting.value)}", setting.reason
 
 
 def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, object]:
