@@ -131,7 +131,7 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
 
 
 class Removed(NamedTuple):
-    """A key, or a value or item of a list, of earlier versions."""
+    """A key, or a value or item of a list, of version 0.2.0."""
 
     message: str
     default: str | None = None  # without effect, as a run writes it; nor has null or an empty value
@@ -161,52 +161,12 @@ REMOVED = {
     "model.norm_position=sublayer": Removed(
         "was removed, because no benefit was measured: choose pre; a run that was trained with it needs version 0.2.0"
     ),
-    "data.stages": Removed(
-        f"{_NO_BENEFIT}; to train with other weights later, start a second run from the weights of the first with "
-        "train.init_from"
-    ),
-    **dict.fromkeys(
-        [
-            f"data.{source}.{key}"
-            for source in ("train", "train.*", "validation", "validation.*", "test.*")
-            for key in ("url", "sha256", "license")
-        ],
-        Removed("was removed: download the file, for example with curl or mtdata, and name it as table"),
-    ),
-    **dict.fromkeys(
-        ["validation.expect", "validation.expect_all"],
-        Removed(
-            "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are "
-            "logged",
-            "false",
-        ),
-    ),
-    "validation.metric=expect": Removed("was removed with the behaviour tests: choose chrf++, or another metric"),
     "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
-    "decoding.markup=align": Removed("was removed: choose auto, which does the same"),
-    "decoding.protect": Removed(
-        r"was removed: delete this key; all kinds of elements are protected, and protect_patterns: ['\d+'] protects "
-        "numbers"
-    ),
     "decoding.repetition_penalty": Removed(
         "was removed; delete this key, and use no_repeat_ngram against repetitions", "1.0"
     ),
     "optimizer.ema_decay": Removed(
         "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt export --average"
-    ),
-    **dict.fromkeys(
-        ["data.modifiers.upper", "data.modifiers.title"],
-        Removed(
-            "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
-            "0.0",
-        ),
-    ),
-    "data.modifiers.lower": Removed(
-        "was removed, because no benefit was measured: use lower_source, or delete this key", "0.0"
-    ),
-    "data.modifiers.join": Removed(f"{_NO_BENEFIT}; `tmt translate` divides long lines into sentences", "0.0"),
-    **dict.fromkeys(
-        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")], Removed(_NO_BENEFIT, "0.0")
     ),
     "loss.consistency": Removed(_NO_SECOND_PASS, "none"),
     "loss.consistency_weight": Removed(_NO_SECOND_PASS),
@@ -220,9 +180,6 @@ REMOVED = {
         for name in ("language", "script")
         for side in ("src", "tgt")
     },
-    "validation.goal": Removed(
-        "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C"
-    ),
     "model.init": Removed(f"{_NO_BENEFIT}; weights are initialised as by xavier", "xavier"),
     "decoding.length_penalty": Removed(
         f"{_NO_BENEFIT}; log-probabilities are divided by length^A, whose exponent is length_penalty_exponent",
@@ -232,7 +189,7 @@ REMOVED = {
         "was removed, because removing pairs with a high loss gained no BLEU; delete this key", "false"
     ),
 }
-"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
 run, keys and items of lists are ignored.
