@@ -76,18 +76,13 @@ def test_an_interrupted_command_resumes_to_the_same_files(
             patch.setattr(synthesize, "write_pairs", stop)
         assert tmt(*arguments, tmp_path / "cut").returncode == 130
     names = sorted(path.name for path in (tmp_path / "cut").iterdir())
-    if place == "window":
-        assert names == [f"{TRANSLATED}.part", f"{TRANSLATED}.part.json"]
-        assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
-        changed = tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2")
-        assert_user_error(changed, "other settings: decoding.seed 1 (now 2)")
-    else:
-        assert names == [TRANSLATED]
-        assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
-        assert_user_error(tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2"), f"{TRANSLATED}: ")
-        other = tmp_path / "other.en"
-        other.write_text(mono.read_text(encoding="utf-8") + "One more.\n", encoding="utf-8")
-        assert_user_error(tmt(*arguments[:5], other, *arguments[6:], tmp_path / "cut", "--resume"), f"{TRANSLATED}: ")
+    assert names == [f"{TRANSLATED}.part", f"{TRANSLATED}.part.json"]
+    assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
+    assert_user_error(tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2"), f"{TRANSLATED}.part: ")
+    other = tmp_path / "other.en"
+    other.write_text(mono.read_text(encoding="utf-8").upper(), encoding="utf-8")
+    resumed = tmt(*arguments[:5], other, *arguments[6:], tmp_path / "cut", "--resume")
+    assert_user_error(resumed, f"{TRANSLATED}.part: ")
     assert_succeeded(tmt(*arguments, tmp_path / "cut", "--resume"))
     assert read_folder(tmp_path / "cut") == read_folder(tmp_path / "whole")
 
@@ -121,7 +116,7 @@ def test_text_in_another_language_is_warned_of(tiny_run: Path, tmt: Tmt, tmp_pat
     mono = tmp_path / "mono.de"
     mono.write_text("Ein Hund läuft durch den Schnee und hat einen Ball im Maul.\n", encoding="utf-8")
     done = tmt("synthesize", tiny_run, *BACK, "--mono", mono, *RANDOM, "--output", tmp_path / "new")
-    assert f"{mono} seems to be German" in done.stderr
+    assert f"warning: {mono} " in done.stderr and "German" in done.stderr
 
 
 def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path) -> None:

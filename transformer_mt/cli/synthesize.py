@@ -80,7 +80,7 @@ class Synthesize(Command):
         if files.resume and is_complete(files.output):
             log(f"tmt: {files.output} is complete; nothing to resume (to translate again, pass a new folder)")
             return
-        check_folder(files.mono, files.output, resume=files.resume)
+        check_folder(files.mono, files.output)
         others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
         overrides = collect_overrides(self.search, self.sampling, n_best=1, **others)
         options = self.loading.make_load_options(ensemble=self.ensemble, split="never")

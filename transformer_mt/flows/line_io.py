@@ -177,10 +177,12 @@ def process_lines(
     resume: bool = False,
     is_interactive: bool = False,
     progress: ProgressReport | None = None,
+    finish: Callable[[Path], None] | None = None,
 ) -> None:
     """Write the output of each window. Show the progress, unless a person types the lines or reads the output.
 
-    `process` may report the progress inside of a window to `progress`.
+    `process` may report the progress inside of a window to `progress`. `finish` is called with the file of all lines,
+    before that appears as `output`. If it is interrupted, `--resume` calls it again.
     """
     progress = progress or ProgressReport("done")
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
@@ -191,6 +193,8 @@ def process_lines(
                 progress.update(file.finished.lines)
         if not (file.finished.lines or is_interactive):
             log("tmt: the input is empty: 0 lines")
+        if finish:
+            finish(Path(file.file.name))
 
 
 @dataclass(frozen=True)

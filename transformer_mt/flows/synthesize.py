@@ -3,8 +3,7 @@
 Back-translation (Sennrich et al. 2016) pairs the translation of a line, as the source, with the line itself, as the
 target. Distillation (Kim & Rush 2016) pairs a line, as the source, with its translation, as the target.
 
-Translated lines go to a temporary file. A resumed command continues after its last line. At the end, both text files
-are made from it.
+Translated lines go to a temporary file, from which both text files are written at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +20,7 @@ from transformer_mt.choices import SynthesisDirection
 from transformer_mt.data.text_files import Errors, check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import find_degenerate
-from transformer_mt.flows.line_io import WINDOW_LINES, Line, Settings, make_part_path, process_lines
+from transformer_mt.flows.line_io import WINDOW_LINES, Line, make_part_path, process_lines
 from transformer_mt.flows.translation import warn_of_other_language
 from transformer_mt.system.files import atomic_file
 
@@ -41,24 +40,20 @@ class TranslatedLine(NamedTuple):
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder has both sides of the pairs, and no temporary file of an interrupted command."""
-    return len([*folder.glob("train.*")]) == 2 and not any(folder.glob(f"{TRANSLATED}*"))
+    return len([*folder.glob("train.*")]) == 2 and not make_part_path(folder / TRANSLATED).exists()
 
 
-def check_folder(mono: Sequence[Path], folder: Path, *, resume: bool) -> None:
-    """Raise `UserError` if a text is missing, or the folder has files, except those of a command to resume."""
+def check_folder(mono: Sequence[Path], folder: Path) -> None:
+    """Raise `UserError` if a text is missing, or the folder has files, except those of an interrupted command."""
     for path in mono:
         check_is_regular(path)
     if not folder.absolute().parent.is_dir():
         raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; pass a new folder")
-    translated = folder / TRANSLATED
-    is_interrupted = translated.exists() or make_part_path(translated).exists()
+    is_interrupted = make_part_path(folder / TRANSLATED).exists()
     if not is_interrupted and folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: exists, and has files; pass a new folder")
-    if translated.exists() and not resume:
-        advice = "repeat that command with --resume, or delete the file to start over"
-        raise UserError(f"{translated}: contains all lines of an interrupted command;\n{advice}")
 
 
 def make_pair_paths(translator: Translator, direction: SynthesisDirection, folder: Path) -> tuple[Path, Path]:
@@ -101,31 +96,21 @@ def synthesize(
         "longest source": str(translator.max_segment_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
     }
-    if translated.exists():
-        check_translated(translated, settings, texts)
-    else:
+    counts = Counter[str]()
 
-        def process(window: Sequence[Line], first_number: int) -> str:
-            found = translate_window(translator, [line.src for line in window], first_number)
-            lines = [settings, *found] if first_number == 1 else found
-            return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    def process(window: Sequence[Line], first_number: int) -> str:
+        lines = translate_window(translator, [line.src for line in window], first_number)
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
-        process_lines(map(Line, texts), process, translated, settings, resume=resume)
-    counts = write_pairs(read_translated(translated), paths, direction)
+    def finish(file: Path) -> None:
+        counts.update(write_pairs(read_translated(file), paths, direction))
+
+    process_lines(map(Line, texts), process, translated, settings, resume=resume, finish=finish)
     translated.unlink()
     if not counts[""]:
         for path in paths:
             path.unlink()
     return paths, counts
-
-
-def check_translated(path: Path, settings: Settings, texts: Iterator[str]) -> None:
-    """Raise `UserError` if a temporary file has other settings, in its first line, or lines of other text."""
-    with path.open("rb") as file:
-        is_same = json.loads(file.readline()) == settings
-    found = (line.text for line in read_translated(path))
-    if not (is_same and all(old == new for old, new in zip_longest(found, texts))):
-        raise UserError(f"{path}: is of other text or settings;\nuse the same ones, or delete it to start over")
 
 
 def translate_window(translator: Translator, texts: Sequence[str], first_number: int) -> list[TranslatedLine]:
@@ -148,9 +133,9 @@ def translate_window(translator: Translator, texts: Sequence[str], first_number:
 
 
 def read_translated(path: Path) -> Iterator[TranslatedLine]:
-    """Yield the translated lines of a temporary file, which follow the settings."""
+    """Yield the translated lines of a temporary file."""
     with path.open("rb") as file:
-        for line in islice(file, 1, None):
+        for line in file:
             yield TranslatedLine(*json.loads(line))
 
 
