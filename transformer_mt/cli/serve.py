@@ -61,12 +61,12 @@ class LimitOptions(OptionGroup):
 
 
 def parse_origin(text: str) -> str:
-    """Check that an origin has the form in which browsers send it. `*` means all."""
+    """Return an origin as browsers send it: without the default port. `*` means all."""
     if text != "*" and not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text):
         raise ArgumentTypeError(
             f"{text}: pass scheme and host in lower case, without a path or a slash at the end: https://example.org"
         )
-    return text
+    return text.removesuffix(":443" if text.startswith("https:") else ":80")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from serving_helpers import GatedModel
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from transformer_mt.cli.serve import parse_origin
 from transformer_mt.errors import UserError
 from transformer_mt.tools.serving.limits import ApiKeys
 from transformer_mt.tools.serving.service import TranslationService
@@ -118,6 +119,19 @@ def test_a_key_file_without_usable_keys_is_refused(tmp_path: Path, content: str,
         ApiKeys.read(tmp_path / "keys")
     with pytest.raises(UserError, match="missing: no such file"):
         ApiKeys.read(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://example.org:443", "https://example.org"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("http://example.org:443", "http://example.org:443"),
+        ("*", "*"),
+    ],
+)
+def test_an_origin_has_no_default_port_because_browsers_leave_it_out(given: str, sent: str) -> None:
+    assert parse_origin(given) == sent
 
 
 def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:
