@@ -22,45 +22,25 @@ from transformer_mt.system.log import make_visible
 MAX_KEYS = 4  # suggested keys, if several sections have a key of this name
 REMOVED_OPTIONS = {
     **dict.fromkeys(
-        ["evaluate --calibrate", "translate --confidence"],
-        "translate --scores prints the mean log-probability per token",
-    ),
-    **dict.fromkeys(
-        ["synthesize --round-trip", "synthesize --round-trip-tag", "synthesize --min-chrf"],
-        "translate --score-targets rates pairs, and column filters them",
-    ),
-    "translate --protect": r"--markup auto protects all kinds, and --protect-pattern '\d+' numbers",
-    **dict.fromkeys(
-        [f"{command} --repetition-penalty" for command in ("translate", "evaluate", "explain", "serve", "synthesize")],
-        "--no-repeat-ngram forbids repetitions",
+        ["translate --repetition-penalty", "evaluate --repetition-penalty"], "--no-repeat-ngram forbids repetitions"
     ),
     "translate --prefix": "--n-best prints other translations, and --glossary fixes terms",
     "evaluate --hyp": "name the file in place of RUN: tmt evaluate F --ref G",
     "evaluate --paper": "use python scripts/paper_bleu.py",
-    "evaluate --expect": "name the sentences as a source of data.validation, which has scores of its own",
-    "translate --attributes": "texts of attributes, such as alt and title, can be translated as lines",
-    "translate --memory": "translation tools pretranslate a document, and PO, XLIFF and TMX keep existing translations",
-    "evaluate --metric-command": "--output writes the translations, which the program of a metric scores",
-    "init --opus": "curl or mtdata downloads a corpus, and init reads its archive",
     "check --show-removed": "prepare prints examples of what each filter removes",
     "check --html": "--json has up to 100 examples of each finding",
-    **dict.fromkeys(["serve --batch-window", "serve --batch-lines"], "requests are translated together without it"),
-    "synthesize --any-language": "the command only warns of text in another language",
-    **dict.fromkeys(
-        ["explain --attention", "explain --kind"],
-        "--html has a page with the cross-attention of each layer and head",
-    ),
-    "explain --reference": "translate --score-targets scores a given translation, and --n-best others of the search",
     "check --worst": "check without it finds bad pairs, and --write pairs shifted lines again",
 }
-"""Options of earlier versions, each after its command, with what replaces them."""
-NO_OPTIONS = {
+"""Options of version 0.2, each after its command, with what replaces them."""
+UNSUPPORTED_OPTIONS = {
     "train --resume": "the same command without it resumes",
     **dict.fromkeys(
         ["train --output", "train --out"], "name=NAME names the run folder, and runs_dir=DIR the folder that holds it"
     ),
 }
 """Options that other commands or programs have."""
+EXTRA_ARGUMENTS = {"report": "a report is about one run, and tmt evaluate A B compares runs"}
+"""What to do instead of passing further positional arguments to a command."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
 """Converts the text of an argument. Raises `argparse.ArgumentTypeError` for a mistake."""
@@ -277,11 +257,12 @@ class CommandParser(argparse.ArgumentParser):
         Only an unknown option is named, because argparse also puts later arguments into `rest`. `given` is the whole
         command line, in which the value of the option is found.
         """
+        command = self.prog.removeprefix("tmt ")
         for argument in rest:
             if re.match("--?[A-Za-z]", argument):
                 option, _, value = argument.partition("=")
-                name = f"{self.prog.removeprefix('tmt ')} {option}"
-                if remedy := NO_OPTIONS.get(name):
+                name = f"{command} {option}"
+                if remedy := UNSUPPORTED_OPTIONS.get(name):
                     self.exit(2, f"{self.prog}: error: there is no {option}; {remedy}\n")
                 if remedy := REMOVED_OPTIONS.get(name):
                     self.exit(2, f"{self.prog}: error: {option} was removed; {remedy}\n")
@@ -289,7 +270,8 @@ class CommandParser(argparse.ArgumentParser):
                 if not value and following and not following[0].startswith("-"):
                     value = following[0]
                 self._refuse_word(f"unknown option {make_visible(option)}", self._find_similar(option, value or "..."))
-        self.error(f"unrecognized arguments: {make_visible(' '.join(rest))}")
+        remedy = EXTRA_ARGUMENTS.get(command, f"{self.prog} --help lists all")
+        self.exit(2, f"{self.prog}: error: unrecognized arguments: {make_visible(' '.join(rest))}; {remedy}\n")
 
     def _refuse_word(self, problem: str, similar: Sequence[str]) -> NoReturn:
         takes_text = any(each.dest in ("text", "texts") for each in self._actions)

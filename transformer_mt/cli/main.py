@@ -61,7 +61,6 @@ FORMER_COMMANDS = {
     "board": "use tensorboard --logdir runs",
     "compare": "use tmt evaluate A B",
     "completion": "the shell completes names of files",
-    "correct": "use tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
     "doctor": "use pip check, and python -m torch.utils.collect_env",
     "plot": "use tmt explain RUN TEXT --html F, and tensorboard --logdir runs for the learning rate",
     "repair": "use tmt check X.yaml --write FOLDER",
