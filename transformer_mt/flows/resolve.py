@@ -25,6 +25,7 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import count_local_processes
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, has_gpu_driver, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
@@ -57,7 +58,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     _refuse_exported(run)
     old = configuration.load_settings(run)
     record = run.read_metadata()
-    same_processes = record.get("local_processes", record.get("processes")) == launcher.local_world_size()
+    same_processes = count_local_processes(record) == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]
     if requested.device in ("auto", old.device):
         keys.append("compile")

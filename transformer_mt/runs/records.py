@@ -173,8 +173,8 @@ class RunRecord(Record):
     format: Count
     provenance: _Provenance
     parameters: Count
-    processes: Count = 1  # on all machines; in runs of version 0.2, on one
-    local_processes: Count | None = None  # on one machine
+    processes: Count = 1  # on all machines; version 0.2 recorded those of one machine here
+    local_processes: Count | None = None  # on one machine; see `count_local_processes`
     report: list[str]
     sha256: dict[str, str]
     job: str | None = None
@@ -197,6 +197,11 @@ class RunRecord(Record):
         if "train" not in self.sha256:
             raise ValueError("sha256.train is missing")
         return self
+
+
+def count_local_processes(record: Mapping[str, Any]) -> int:
+    """Return the number of processes that trained on one machine, from the content of `run.json`."""
+    return record.get("local_processes") or record.get("processes", 1)
 
 
 # --- checkpoint.json --------------------------------------------------------------------------------------------------

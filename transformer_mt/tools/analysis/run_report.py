@@ -19,7 +19,7 @@ from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
-from transformer_mt.runs.records import CheckpointInfo, split_by_source
+from transformer_mt.runs.records import CheckpointInfo, count_local_processes, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.tools.analysis.significance import (
     Evaluation,
@@ -130,8 +130,10 @@ def _list_commands(run: ReportedRun) -> list[str]:
     With the commit, they install the program and the packages that it was tested with; without, the recorded packages.
     """
     provenance, processes = run.record["provenance"], run.record.get("processes", 1)
-    per_node = run.record.get("local_processes") or processes
-    nodes = f"--nnodes {processes // per_node} " if processes > per_node else ""
+    per_node = count_local_processes(run.record)
+    nodes = ""
+    if processes > per_node:
+        nodes = f"--nnodes {processes // per_node} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 "
     program = f"torchrun {nodes}--nproc-per-node {per_node} -m transformer_mt" if processes > 1 else "tmt"
     folder, name = quote(str(run.folder.path)), quote(f"name={run.folder.path.resolve().name}-again")
     versions = {name: version.partition("+")[0] for name, version in provenance["versions"].items()}
