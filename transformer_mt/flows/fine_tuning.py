@@ -28,7 +28,12 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
-from transformer_mt.tools.languages.detection import are_exchanged, find_other_language
+from transformer_mt.tools.languages.detection import (
+    are_exchanged,
+    describe_exchange,
+    describe_other_language,
+    find_other_language,
+)
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -111,8 +116,8 @@ def write_fine_tuning_config(
     if len(new.train[0].pairs) >= MIN_PAIRS and are_exchanged(direction[:2], *lines):
         src, tgt = direction[:2]
         raise UserError(
-            f"{given.train[0]}: the sources are in {tgt}, and the targets in {src}: exchange the files (or --columns), "
-            f"because {run.path} translates from {src} to {tgt}"
+            f"{given.train[0]}: {describe_exchange((src, tgt))}; exchange the files (or --columns), because {run.path} "
+            f"translates from {src} to {tgt}"
         )
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
     if given.replay:
@@ -187,9 +192,9 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
         tag = tgt
     names_both = any(":" in known for known in data.tags)
     if names_both and (tag is None or ":" not in tag):
-        raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass --tag for the new pairs")
+        raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass such a tag as --tag")
     if tag is not None and ":" in tag and not names_both:
-        raise UserError(f"its pairs have no tag before the target, as --tag {tag} would add; pass --tag {tgt}")
+        raise UserError(f"its tags name the target language only, and --tag {tag} names both; pass --tag {tgt}")
     if data.needs_tag and tag is None:
         raise tag_error(None, data.tags)
     return Direction(src, tgt, tag)
@@ -414,6 +419,6 @@ def _warn_about_languages(pairs: Sequence[Pair], direction: Direction) -> Iterat
     for lines, language, option in sides:
         if other := find_other_language(lines, language):
             yield (
-                f"the text seems to be in {other}, not in {language}; for a new language, pass {option} {other} "
+                f"{describe_other_language('the text', other, language)}; for a new language, pass {option} {other} "
                 "--extend-vocabulary 4000"
             )

@@ -24,6 +24,8 @@ from transformer_mt.tools.languages.detection import (
     LANGUAGE_THRESHOLD,
     LanguageDetector,
     are_exchanged,
+    describe_exchange,
+    describe_other_language,
     detect_language,
 )
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
@@ -430,9 +432,7 @@ def _choose_languages(
     if src == tgt:
         raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
     if are_exchanged((src, tgt), statistics.src.sample, statistics.tgt.sample):
-        raise UserError(
-            f"{names}: the source seems to be in {tgt} and the target in {src}; exchange --src-lang and --tgt-lang"
-        )
+        raise UserError(f"{names}: {describe_exchange((src, tgt))}; exchange --src-lang and --tgt-lang")
     return src, tgt
 
 
@@ -444,7 +444,7 @@ def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Ite
     if not detector.knows(given):
         yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
     elif other := detector.find_other_language("\n".join(side.sample), given, LANGUAGE_THRESHOLD):
-        yield f"{option} {given}: the text seems to be in {other}; correct the code, or exchange the files"
+        yield f"{describe_other_language('the text', other, given)}; pass {option} {other}, or exchange the files"
 
 
 def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:

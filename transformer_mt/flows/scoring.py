@@ -43,7 +43,12 @@ from transformer_mt.tools.analysis.significance import (
     find_most_different,
     score_systems,
 )
-from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
+from transformer_mt.tools.languages.detection import (
+    are_exchanged,
+    describe_other_language,
+    detect_language,
+    find_other_language,
+)
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
 
@@ -109,11 +114,9 @@ class RunEvaluation:
             if are_exchanged(languages, sources, references):
                 log("tmt: warning: --src and --ref seem to be exchanged")
                 return EvaluationSet(str(src), sources, references, scorer)
-            sides = (src, sources, "from"), (ref, references, "into")
-            for (path, texts, side), language in zip(sides, languages, strict=True):
+            for path, texts, language in zip((src, ref), (sources, references), languages, strict=True):
                 if other := find_other_language(texts, language):
-                    seems = f"{path}: the text seems to be in {other}"
-                    log(f"tmt: warning: {seems}, and the run translates {side} {language}")
+                    log(f"tmt: warning: {describe_other_language(str(path), other, language)}")
         return EvaluationSet(str(src), sources, references, scorer)
 
     def _choose_sets(self, config: Config) -> list[str]:

@@ -312,13 +312,12 @@ class WindowTranslator:
 
 def warn_of_other_language(translator: Translator, text: str, name: str = "the text") -> bool:
     """Warn if a text is certainly not in the source language of a model. Return whether it warned."""
-    from transformer_mt.tools.languages.detection import find_other_language, language_name
+    from transformer_mt.tools.languages.detection import describe_other_language, find_other_language
 
     provenance = translator.provenance()
     other = None if provenance.src_langs else find_other_language([text], provenance.src_lang)
     if other:
-        names = language_name(other), language_name(provenance.src_lang)
-        log_rank0(f"tmt: warning: {name} seems to be {names[0]}, and the model translates {names[1]}")
+        log_rank0(f"tmt: warning: {describe_other_language(name, other, provenance.src_lang)}")
     return other is not None
 
 

@@ -37,6 +37,12 @@ def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[
     return tuple(_canonical(detect_language(lines) or NO_LANGUAGE) for lines in (src, tgt)) == expected
 
 
+def describe_exchange(languages: tuple[str, str]) -> str:
+    """Return the message for texts that `are_exchanged` has found."""
+    src, tgt = map(language_name, languages)
+    return f"the source seems to be in {tgt} and the target in {src}"
+
+
 def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
     """Return whether the sides of a corpus are exchanged, as a sample shows."""
     sample = corpus.select_evenly(SAMPLE_LINES)
@@ -49,6 +55,11 @@ def find_other_language(lines: Iterable[str], expected: str) -> str | None:
     if not detector.knows(expected) or not any(map(str.isalpha, text)):
         return None
     return detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)
+
+
+def describe_other_language(name: str, found: str, expected: str) -> str:
+    """Return the message for a text, called `name`, in another language than the expected one."""
+    return f"{name} seems to be in {language_name(found)}, not in {language_name(expected)}"
 
 
 class LanguageDetector:

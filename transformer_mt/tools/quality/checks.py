@@ -24,7 +24,7 @@ from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, describe_exchange, has_exchanged_sides
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
@@ -392,8 +392,7 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
             first = finding.examples[0]
             if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
                 raise UserError(
-                    f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
-                    f"{first.location} ({first.reason});\n"
+                    f"data.train: {describe_exchange(languages)}, such as {first.location} ({first.reason});\n"
                     f"{EXCHANGE_REMEDY}; reverse: true exchanges both sides of a source"
                 )
             yield (
