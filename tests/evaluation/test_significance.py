@@ -11,12 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.chrf import CHRF
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis import significance
-from transformer_mt.tools.analysis.significance import MIN_DIFFERENT, MetricComparison, SystemScore, score_systems
+from transformer_mt.tools.analysis.significance import (
+    MIN_DIFFERENT,
+    MetricComparison,
+    SystemScore,
+    find_most_different,
+    score_systems,
+)
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:60]]
 GERMAN = Scorer("13a", "de")
@@ -103,6 +110,19 @@ def test_large_test_sets_have_scores_without_p_values(
             assert (one.score, one.difference) == (other.score, other.difference)
             assert one.p_bootstrap is None
         assert "seed" not in comparison.signature
+
+
+def test_sentences_are_ordered_by_their_range_of_chrf() -> None:
+    references, sources = ["ein Hund", "eine Katze", "zwei Hunde", "drei"], ["a", "b", "c", "d"]
+    systems = [["ein Hund", "eine", "x", "drei"], ["ein Hund", "eine Katze", "zwei Hunde", "dre"]]
+    found = find_most_different(systems, sources, references, GERMAN, 5)
+    assert [sentence.line for sentence in found] == [3, 2, 4], "equal translations are left out"
+    assert (found[0].source, found[0].reference, found[0].translations) == ("c", "zwei Hunde", ["x", "zwei Hunde"])
+    assert found[0].chrf == pytest.approx([0, 100])
+    chrf = CHRF()
+    assert found[1].chrf == [chrf.sentence_score(text, ["eine Katze"]).score for text in ("eine", "eine Katze")]
+    assert [sentence.line for sentence in find_most_different(systems, None, references, GERMAN, 1)] == [3]
+    assert find_most_different(systems, None, references, GERMAN, 0) == []
 
 
 # --- Scores and widths of confidence intervals equal those of the sacrebleu command (trap 36) -------------------------
