@@ -12,7 +12,6 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
@@ -49,9 +48,9 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.translation import load_translator
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import Transformer, attention_weights
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.log import label_piece
-from transformer_mt.tools.analysis.explanation import decode_tokens
+from transformer_mt.tools.analysis.explanation import decode_tokens, record_attention
 from transformer_mt.training.training_config import ScheduleConfig, make_schedule
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = NDArray[Any]
+Heads = dict[str, Array]
+"""Attention weights [T, S] by the name of the head."""
 
 VOCABULARY_SIZES = (300, 500, 2000)
 # On a dark page, white becomes dark and hues stay. Images, and the text on them, are reversed twice: bright stays high.
@@ -106,7 +107,6 @@ def main() -> None:
 def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
     """Write every figure to a folder. Yields the paths."""
     config, translator = configuration.load(run / "config.yaml"), load_translator(run, engine="torch")
-    maps = translate_with_attention(translator, examples.sentence)
     schedule, model = config.schedule, config.model
     figures: dict[str, Callable[[], Figure]] = {
         "architecture": drawings.draw_architecture,
@@ -115,9 +115,7 @@ def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
         "positions": lambda: plot_positions(model, translator.model),
         "masks": lambda: draw_masks(translator, examples),
         "attention_by_hand": drawings.draw_attention_by_hand,
-        "attention": lambda: maps.figure("cross", *sharpest_head(maps)),
-        "attention_heads": lambda: maps.figure("encoder", layer=1),
-        "attention_decoder": lambda: maps.figure("decoder", layer=1),
+        **draw_attention_maps(translator, examples.sentence),
         "grouped_heads": drawings.draw_grouped_heads,
         "norms": drawings.draw_norms,
         "activations": drawings.draw_activations,
@@ -142,13 +140,6 @@ def write_svg(figure: Figure, path: Path) -> None:
     with style.context({"svg.hashsalt": "transformer-mt"}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     path.write_text(written.getvalue().replace("</style>", f"{DARK_PAGE}</style>", 1), encoding="utf-8")
-
-
-def sharpest_head(maps: AttentionMaps) -> tuple[int, int]:
-    """Return layer and head, from 1, whose cross-attention is the most concentrated on single source tokens."""
-    sharpness = torch.stack([layer[0, :, :, :-1].amax(-1).mean(-1) for layer in maps.weights["cross"]])  # [L, H]
-    layer, head = divmod(int(sharpness.argmax()), sharpness.size(1))
-    return layer + 1, head + 1
 
 
 # --- positions and schedule -------------------------------------------------------------------------------------------
@@ -252,106 +243,80 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
 
 # --- attention --------------------------------------------------------------------------------------------------------
 
-MAX_INCHES = 36.0  # of all panels together, in width and in height
-MAX_LABEL_LENGTH = 20  # characters
-ATTENTION_LABELS = {  # kind: title, queries, keys
-    "cross": ("cross-attention", "target piece being written", "source piece attended to"),
-    "encoder": ("self-attention of the encoder", "source piece", "source piece attended to"),
-    "decoder": ("self-attention of the decoder", "target piece being written", "target piece attended to"),
-}
-
 
 @plot_style()
 def draw_attention(
-    kind: str, weights: Sequence[Array], queries: Sequence[str], keys: Sequence[str], titles: Sequence[Sequence[str]]
+    title: str, queries: str, keys: str, rows: Sequence[str], columns: Sequence[str], heads: Heads
 ) -> Figure:
-    """Draw the attention weights of each query piece (vertical) and key piece, in a panel per layer (row) and head.
+    """Draw a panel for each head, with the attention weights of the query pieces (`rows`) and key pieces (`columns`).
 
-    weights: L x [H, T, S]; titles of the panels: L x H.
+    `queries` and `keys` say what they are. `heads` are names with weights [T, S].
     """
-    rows, columns = len(weights), len(weights[0])
-    cell = min(
-        0.32 if rows * columns == 1 else 0.2, MAX_INCHES / (columns * len(keys)), MAX_INCHES / (rows * len(queries))
-    )
-    font_size = float(np.clip(cell * 72 * 0.7, 5, 10))  # points
-    query_labels, key_labels = [_piece_label(piece) for piece in queries], [_piece_label(piece) for piece in keys]
-    margin = 0.9 + font_size / 72 * 0.6 * max(map(len, [*query_labels, *key_labels]))
-    width, height = max(1.6, cell * len(keys)) + 0.2, max(1.6, cell * len(queries)) + 0.4
-    figure = make_figure(max(5.0, columns * width + margin + 0.9), max(3.6, rows * height + margin + 0.5))
-    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    n_rows = max(n for n in range(1, math.isqrt(len(heads)) + 1) if len(heads) % n == 0)  # nearly square
+    n_columns = len(heads) // n_rows
+    cell = 0.32 if len(heads) == 1 else 0.2  # inches
+    row_labels, column_labels = (list(map(label_piece, pieces)) for pieces in (rows, columns))
+    margin = 0.9 + 10 / 72 * 0.6 * max(map(len, [*row_labels, *column_labels]))
+    width, height = max(1.6, cell * len(columns)) + 0.2, max(1.6, cell * len(rows)) + 0.4
+    figure = make_figure(max(5.0, n_columns * width + margin + 0.9), max(3.6, n_rows * height + margin + 0.5))
+    grid: Any = figure.subplots(n_rows, n_columns, squeeze=False)
     image: Any = None
-    highest = max(float(layer.max()) for layer in weights)
-    step = int(np.ceil(font_size / (cell * 72)))  # omit labels that would overlap
-    text_options: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
-    for row, column in product(range(rows), range(columns)):
+    highest = max(float(weights.max()) for weights in heads.values())
+    label_options: dict[str, Any] = {"fontsize": 10, "parse_math": False}
+    for i, (name, weights) in enumerate(heads.items()):
+        row, column = divmod(i, n_columns)
         axes = grid[row, column]
-        image = axes.imshow(
-            weights[row][column], cmap=COLOUR_MAP, vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
-        )
-        axes.set_title(titles[row][column], fontsize=9)
-        axes.set_xticks(range(0, len(keys), step), labels=[])
-        axes.set_yticks(range(0, len(queries), step), labels=[])
-        if row == rows - 1:
-            axes.set_xticklabels(key_labels[::step], rotation=90, **text_options)
+        image = axes.imshow(weights, cmap=COLOUR_MAP, vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
+        axes.set_title(name, fontsize=9)
+        axes.set_xticks(range(len(columns)), labels=[])
+        axes.set_yticks(range(len(rows)), labels=[])
+        if row == n_rows - 1:
+            axes.set_xticklabels(column_labels, rotation=90, **label_options)
         if column == 0:
-            axes.set_yticklabels(query_labels[::step], **text_options)
-    figure.colorbar(image, ax=grid, label="weight", aspect=rows * height / 0.16, pad=0.01)
-    title, query_label, key_label = ATTENTION_LABELS[kind]
+            axes.set_yticklabels(row_labels, **label_options)
+    figure.colorbar(image, ax=grid, label="weight", aspect=n_rows * height / 0.16, pad=0.01)
     figure.suptitle(title)
-    (figure.supylabel if rows > 1 else grid[0, 0].set_ylabel)(query_label, fontsize="medium")
-    figure.supxlabel(key_label, fontsize="medium")
+    (figure.supylabel if n_rows > 1 else grid[0, 0].set_ylabel)(queries, fontsize="medium")
+    figure.supxlabel(keys, fontsize="medium")
     return figure
 
 
-def _piece_label(text: str) -> str:
-    shown = label_piece(text)
-    return shown if len(shown) <= MAX_LABEL_LENGTH else shown[: MAX_LABEL_LENGTH - 1] + "…"
-
-
-class AttentionMaps(NamedTuple):
-    """The tokens of a sentence and of its translation, and the attention weights between them."""
-
-    src: list[str]  # S, with control symbols
-    tgt_in: list[str]  # T, input of the decoder: BOS first
-    tgt_out: list[str]  # T, output of the decoder: EOS last, unless the translation was cut
-    weights: dict[str, list[Tensor]]  # of each kind: L x [1, H, T, S]
-
-    def figure(self, kind: str, layer: int | None = None, head: int | None = None) -> Figure:
-        """Draw one layer or all, and one head or all, counted from 1."""
-        weights = [layer[0].float().cpu().numpy() for layer in self.weights[kind]]  # L x [H, T, S]
-        layers = range(len(weights)) if layer is None else [layer - 1]
-        heads = range(len(weights[0])) if head is None else [head - 1]
-        queries, keys = {
-            "cross": (self.tgt_out, self.src),
-            "encoder": (self.src, self.src),
-            "decoder": (self.tgt_out, self.tgt_in),
-        }[kind]
-        shown = [weights[i][heads] for i in layers]
-        panels: list[Sequence[str]] = [[f"layer {i + 1}, head {j + 1}" for j in heads] for i in layers]
-        if len(layers) == 1:  # nearly square
-            n = max(n for n in range(1, math.isqrt(len(heads)) + 1) if len(heads) % n == 0)
-            shown = [shown[0][i : i + n] for i in range(0, len(heads), n)]
-            panels = [panels[0][i : i + n] for i in range(0, len(heads), n)]
-        return draw_attention(kind, shown, queries, keys, panels)
-
-
-def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
-    """Translate a text, then run the model once on both to record the attention weights."""
-    tokenizers = translator.tokenizers
+def draw_attention_maps(translator: Translator, text: str) -> dict[str, Callable[[], Figure]]:
+    """Translate a text, and return the functions that draw its attention weights, by the name of the figure."""
+    tokenizers, model = translator.tokenizers, translator.model
     (source,) = tokenizers.src.encode([text])
     ((best, *_),) = translator.engine.search([source], translator.config)
     tgt_out = best.ids + [tokenizers.tgt.eos_id] * best.finished
     batch = collate_pairs([source], [tgt_out[:-1]], tokenizers)
-    return AttentionMaps(
-        src=decode_tokens(tokenizers.src, cast(list[int], batch.src[0].tolist())),
-        tgt_in=decode_tokens(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
-        tgt_out=decode_tokens(tokenizers.tgt, tgt_out),
-        weights={
-            "cross": attention_weights(translator.model, batch.src, batch.tgt_in),
-            "encoder": attention_weights(translator.model, batch.src, batch.tgt_in, "encoder", "self_attention"),
-            "decoder": attention_weights(translator.model, batch.src, batch.tgt_in, "decoder", "self_attention"),
-        },
+    src, cross = record_attention(translator, source, best)
+    read, written = (decode_tokens(tokenizers.tgt, ids) for ids in (cast(list[int], batch.tgt_in[0].tolist()), tgt_out))
+    first_layers = [cast(Any, stack.layers[0]).self_attention for stack in (model.encoder, model.decoder)]
+    for attention in first_layers:
+        attention.record_weights()
+    with torch.no_grad():
+        model(batch.src, batch.tgt_in)
+    encoder, decoder = (
+        {f"layer 1, head {i}": head.numpy() for i, head in enumerate(attention.weights[0], start=1)}
+        for attention in first_layers
     )
+    heads = {
+        f"layer {i}, head {j}": np.array(head)
+        for i, layer in enumerate(cross, start=1)
+        for j, head in enumerate(layer, start=1)
+    }
+    sharpest = max(heads, key=lambda name: float(heads[name][:, :-1].max(1).mean()))  # on tokens other than EOS
+    writer, reader = "target piece being written", "source piece attended to"
+    return {
+        "attention": lambda: draw_attention(
+            "cross-attention", writer, reader, written, src, {sharpest: heads[sharpest]}
+        ),
+        "attention_heads": lambda: draw_attention(
+            "self-attention of the encoder", "source piece", reader, src, src, encoder
+        ),
+        "attention_decoder": lambda: draw_attention(
+            "self-attention of the decoder", writer, "target piece attended to", written, read, decoder
+        ),
+    }
 
 
 # --- text and embeddings ----------------------------------------------------------------------------------------------

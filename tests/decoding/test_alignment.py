@@ -14,7 +14,7 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_batch, align_words, target_word_indices
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
-from transformer_mt.model.transformer import Transformer, attention_weights
+from transformer_mt.model.transformer import Transformer, cross_attention_weights
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in load_pairs("test")[:12]]
@@ -102,7 +102,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(make_translator
     expected: list[list[tuple[int, int]]] = []
     for text, source, target in zip(texts, sources, targets, strict=True):
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
-        cross = attention_weights(model, collate_sources([source], pair), read)
+        cross = cross_attention_weights(model, collate_sources([source], pair), read)
         weights = torch.stack(cross).mean((0, 2))[0]  # [T, S + 1]
         (src_words,), tgt_words = pair.src.word_indices([text]), target_word_indices(pair.tgt, target)
         wanted: list[tuple[int, int]] = []

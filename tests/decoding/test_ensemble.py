@@ -24,7 +24,7 @@ from transformer_mt.decoding.engine import TorchEngine, align_batch, check_compa
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.model.transformer import Transformer, attention_weights
+from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.runs.folder import RunFolder
 
 MakeTranslator = Callable[..., Translator]
@@ -122,7 +122,7 @@ def test_alignment_uses_mean_attention_of_the_members(
     read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
     weights: list[torch.Tensor] = []
     for model in models:
-        cross = attention_weights(model, collate_sources([source], pair), read)
+        cross = cross_attention_weights(model, collate_sources([source], pair), read)
         weights.append(torch.stack(cross).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.engine.align_words", lambda given, *_: linked.append(given))

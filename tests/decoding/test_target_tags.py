@@ -15,7 +15,7 @@ from transformer_mt.decoding.engine import TorchEngine, align_words, target_word
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Features, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.transformer import Transformer, attention_weights
+from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.markup.stages import make_stages
@@ -129,7 +129,7 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
     found = translator.torch_engine.align(TEXTS, sources, [n_best[:1] for n_best in hypotheses])
     for text, source, (best, *_), alignment in zip(TEXTS, sources, hypotheses, found, strict=True):
         src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *best.ids]])
-        weights = torch.stack(attention_weights(translator.model, src, tgt_in)).mean((0, 2))[0]  # [T, S]
+        weights = torch.stack(cross_attention_weights(translator.model, src, tgt_in)).mean((0, 2))[0]  # [T, S]
         words = tokenizer.word_indices([text])[0], target_word_indices(tokenizer, best.ids[1:])
         assert alignment == align_words(weights[1:-1, 1:-1], *words)  # of the positions that predict the text
     (tmp_path / "terms.tsv").write_text("dog\tKater\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.layers import FusedLinear, RMSNorm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights
+from transformer_mt.model.transformer import Transformer, VocabularySize, cross_attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.training.loss import compute_losses
@@ -258,8 +259,13 @@ def test_word_dropout_zeroes_whole_embeddings_and_keeps_positions(make_model: Ma
 def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel) -> None:
     """They sum to 1, are 0 for padding and future tokens, and reproduce the output of the layer."""
     model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).eval()
-    cross = attention_weights(model, SRC, TGT)
-    encoder, decoder = (attention_weights(model, SRC, TGT, stack, "self_attention") for stack in ("encoder", "decoder"))
+    cross = cross_attention_weights(model, SRC, TGT)
+    twin = copy.deepcopy(model)
+    modules = [[cast(Any, layer).self_attention for layer in stack.layers] for stack in (twin.encoder, twin.decoder)]
+    for module in itertools.chain(*modules):
+        module.record_weights()
+    twin(SRC, TGT)
+    encoder, decoder = ([module.weights for module in stack] for stack in modules)
     assert [len(kind) for kind in (cross, encoder, decoder)] == [2, 2, 2]
     for found in cross + encoder + decoder:
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:3]))

@@ -46,7 +46,7 @@ from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.layers import convert_linears
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import Transformer, attention_weights, chunk_rows, non_pad_indices
+from transformer_mt.model.transformer import Transformer, chunk_rows, cross_attention_weights, non_pad_indices
 from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import ResolvedPrecision, precision_dtype, read_gpu_bytes
@@ -258,7 +258,7 @@ def align_batch(
     batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(models[0].output.weight.device)
     per_model: list[Tensor] = []
     for model in models:
-        cross = attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
+        cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
         per_model.append(torch.stack([weights.float().mean(1) for weights in cross]).mean(0))  # [B, T, S]
     weights = torch.stack(per_model).mean(0).cpu()  # [B, T, S]
     alignments: list[WordAlignment] = []

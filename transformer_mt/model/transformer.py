@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol, cast
 
@@ -291,17 +291,15 @@ def chunk_rows(device: torch.device, row_bytes: int) -> int:
 
 
 @torch.no_grad()
-def attention_weights(
-    model: Transformer, src: Tensor, tgt_in: Tensor, stack: str = "decoder", attention: str = "cross_attention"
-) -> list[Tensor]:
-    """Compute the weights of the cross-attention, or of the `self_attention` of the encoder or decoder.
+def cross_attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """Compute the weights of the cross-attention in each layer.
 
     The model is in evaluation mode. The last dimension sums to 1. [B, S], [B, T] -> n_layers x [B, H, T, S].
     The pass runs on a copy of the modules, which shares the tensors, because other threads may use the model.
     """
     assert not model.training
     twin = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers())})
-    modules: list[MultiHeadAttention] = [getattr(layer, attention) for layer in getattr(twin, stack).layers]
+    modules = [layer.cross_attention for layer in cast("Iterable[DecoderLayer]", twin.decoder.layers)]
     for module in modules:
         module.record_weights()
     twin(src, tgt_in)

@@ -15,7 +15,7 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.transformer import attention_weights
+from transformer_mt.model.transformer import cross_attention_weights
 from transformer_mt.tools.analysis.explanation import Explanation, decode_tokens, explain
 
 MakeTranslator = Callable[..., Translator]
@@ -113,7 +113,7 @@ def test_attention_is_that_of_the_model(translator: Translator, explanation: Exp
     source = source_ids(translator, SENTENCE)
     ids = translator.engine.search([source], translator.config)[0][0].ids
     batch = collate_pairs([source], [ids], translator.tokenizers)
-    expected = attention_weights(translator.model, batch.src, batch.tgt_in)
+    expected = cross_attention_weights(translator.model, batch.src, batch.tgt_in)
     weights = torch.cat(expected).numpy()
     assert torch.tensor(explanation.cross_attention).numpy() == pytest.approx(weights, abs=1e-4)
     assert len(explanation.src_pieces) == len(explanation.cross_attention[0][0][0])

@@ -24,7 +24,7 @@ from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.model.transformer import attention_weights
+from transformer_mt.model.transformer import cross_attention_weights
 
 N_ALTERNATIVES = 5
 
@@ -247,7 +247,7 @@ def record_attention(translator: Translator, source: list[int], translation: Hyp
     tgt_out = translation.ids + [tokenizers.tgt.eos_id] * translation.finished
     batch = collate_pairs([source], [tgt_out[:-1]], tokenizers).to(translator.torch_engine.device)
     pieces = decode_tokens(tokenizers.src, cast("list[int]", batch.src[0].tolist()))
-    return pieces, _to_lists(attention_weights(translator.model, batch.src, batch.tgt_in))
+    return pieces, _to_lists(cross_attention_weights(translator.model, batch.src, batch.tgt_in))
 
 
 def _to_lists(layers: list[Tensor]) -> Attention:
