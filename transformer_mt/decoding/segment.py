@@ -1,12 +1,10 @@
-"""Segments: lines of text, their parts and translations, in which elements may have to stay unchanged.
+"""Segments: lines of text, parts of lines, and translations.
 
-A `Segment` is a sequence of text and elements, such as markup tags and placeholders; plain text has none. Its
-translation contains each element exactly once, and each element keeps its parent: the pair of markup tags that encloses
-it most closely. So pairs of tags are nested as in the source.
+A segment is a sequence of text and elements. An element, such as a markup tag or a placeholder, is not translated. The
+translation of a segment contains each of its elements once, and pairs of tags are nested as in the source.
 
-A segment may be divided into parts, such as its sentences. Elements are numbered in the order of the text, so those of
-a part have consecutive numbers. No part ends inside a pair of tags. Pairs that enclose the whole segment would prevent
-any division, so they are stripped before and restored after.
+A long segment is divided into parts, such as its sentences. A pair of tags stays in one part. A pair around the whole
+segment would prevent any division, so it is removed first, and added when the translated parts are joined.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Element:
-    """A protected element of a segment."""
+    """An element of a segment, which its translation keeps."""
 
     surface: str  # its characters, such as `<b>` or `{name}`
     role: Role = Role.SINGLE
@@ -42,10 +40,7 @@ Item = str | int
 
 @dataclass(frozen=True)
 class Segment:
-    """Text and elements in order: a line, a part of one, or a translation.
-
-    No text is empty, and an element is between any two texts.
-    """
+    """A sequence of text and elements. `make` keeps texts apart by elements, and leaves out empty ones."""
 
     items: tuple[Item, ...]
     elements: tuple[Element, ...] = ()
@@ -68,25 +63,25 @@ class Segment:
 
     @property
     def surface(self) -> str:
-        """Return the text with the surfaces of its elements."""
+        """The characters of the whole segment: text and elements."""
         return "".join(item if isinstance(item, str) else self.elements[item].surface for item in self.items)
 
     @property
     def text(self) -> str:
-        """Return the items that are text, joined, for sentence splitting and fault detection.
+        """The text without the elements, for sentence splitting and fault detection.
 
-        It may lack a space, or have one too many, where an element was.
+        Spaces may be missing or doubled at the place of an element. `surface` includes the elements.
         """
         return "".join(item for item in self.items if isinstance(item, str))
 
     @property
     def order(self) -> list[int]:
-        """Return the indices of the elements in the order of the text."""
+        """The indices of the elements, in their order in the segment."""
         return [item for item in self.items if isinstance(item, int)]
 
     @property
     def n_enclosing(self) -> int:
-        """Return how many pairs of tags enclose the whole segment."""
+        """The number of tag pairs around the whole segment."""
         n = 0
         for first, last in zip(self.items, reversed(self.items), strict=True):
             if isinstance(first, str) or isinstance(last, str):
@@ -109,15 +104,16 @@ class Segment:
         return Segment.make([before, *self.items, after], self.elements)
 
     def strip_enclosing(self) -> Segment:
-        """Return this segment without the pairs of tags that enclose all of it."""
+        """Return this segment without the tag pairs around all of it."""
         n = self.n_enclosing
         return self.extract(self.items[n : len(self.items) - n]) if n else self
 
     def divide(self, pieces: Sequence[str]) -> list[Segment]:
-        """Divide at the ends of pieces, but keep a pair of tags together, unless it encloses whole pieces.
+        """Divide at the ends of `pieces`, which are the pieces of `text`, such as its sentences.
 
-        `pieces` are consecutive pieces of `text`; joined, they are all of it. An element at a boundary belongs to the
-        later part, but a closing tag to the earlier one. The tags around whole pieces become separate parts.
+        There is no division inside a pair of tags, so a part may contain several pieces. If a pair surrounds whole
+        pieces, these are divided, and each of its tags becomes a part. At a boundary, a closing tag belongs to the part
+        before it, and any other element to the part after it.
         """
         bounds = [*accumulate(map(len, pieces), initial=0)]
         starts, outer = {*bounds[:-1]}, self._find_outer_tags(bounds)
@@ -140,9 +136,9 @@ class Segment:
         return [self.extract(part) for part in parts if part]
 
     def join(self, translations: Sequence[tuple[str, Segment]]) -> Segment:
-        """Return the translation of this segment from those of its parts, each with the white space before it.
+        """Join the translations of the parts to that of this segment: the inverse of `strip_enclosing` and `divide`.
 
-        Undoes `strip_enclosing` and `divide`.
+        `translations` has the white space before each part, and its translation.
         """
         first = self.n_enclosing  # number of the first element of the part
         items: list[Item] = [*range(first)]
@@ -152,9 +148,9 @@ class Segment:
         return Segment.make([*items, *range(first, len(self.elements))], self.elements)
 
     def extract(self, items: Sequence[Item]) -> Segment:
-        """Return some consecutive items as a segment of their own, with elements numbered from 0.
+        """Return consecutive items as a new segment, whose elements are numbered from 0.
 
-        A tag whose partner is outside becomes a single element.
+        A tag whose partner is missing there gets the role `SINGLE`.
         """
         inside = [item for item in items if isinstance(item, int)]
         new = {old: i for i, old in enumerate(inside)}
@@ -171,7 +167,7 @@ class Segment:
         )
 
     def _cut(self, bounds: Sequence[int]) -> Iterator[tuple[int, Item]]:
-        """Yield the items with their offsets in `text`. Text is cut at the sorted offsets `bounds`."""
+        """Yield the items with their offsets in `text`, after cutting texts at `bounds`, which are sorted offsets."""
         offset = 0
         for item in self.items:
             if isinstance(item, int):
@@ -183,9 +179,9 @@ class Segment:
                 yield first, item[first - start : last - start]
 
     def _find_outer_tags(self, bounds: Sequence[int]) -> set[int]:
-        """Return the tags of pairs that enclose whole pieces with these bounds.
+        """Return the tags of pairs around whole pieces. `bounds` are the offsets at which pieces start and end.
 
-        White space may be between a closing tag and the end of a piece.
+        White space is allowed between a closing tag and the end of a piece.
         """
         text = self.text
         found, openings = set[int](), set[int]()

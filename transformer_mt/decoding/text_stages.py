@@ -38,7 +38,7 @@ class Translation:
 
     @cached_property
     def text(self) -> str:
-        """The translation as text."""
+        """The translation with its elements: `content.surface`, not `content.text`."""
         return self.content.surface
 
     @property
@@ -163,11 +163,17 @@ class TextStage:
     """Changes texts before their translation, and the translations. It is created for one set of options."""
 
     def read(self, line: str | Segment) -> str | Segment:
-        """Return a line with the elements that this stage protects. A `Segment` keeps those that it has."""
+        """Find the elements that this stage protects, before the line is divided.
+
+        Return the line as a `Segment` with them, or unchanged. Elements that other stages have found stay.
+        """
         return line
 
     def prepare(self, segment: Segment) -> StageState:
-        """Return the state of a text, or of a part of one. `read` has been called for its line."""
+        """Change a text before its search, and return the state that finishes its translation.
+
+        The text is a line, or a part of one, that the stages have read.
+        """
         return StageState(segment)
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
+REPLACEMENT = "\ufffd"  # stands in decoded text for bytes that are not valid UTF-8
 _INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
 """Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
@@ -545,12 +545,13 @@ class _LineSearch:
     def _review(
         self, rows: Sequence[tuple[int, Segment]], n_best_lists: list[list[Translation]]
     ) -> list[list[Translation]]:
-        """Return the n-best lists, with a better translation in the first place where the review found one."""
+        """Review the first translation of each list, and put a better one before it if there is one."""
         translator, config = self.translator, self.translator.config
         if (make_policy := translator.features.make_policy) is None:
             return n_best_lists
         reviewed = [*n_best_lists]
-        reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}  # before and after, by line number
+        # by line number, with the faults before and after the review
+        reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}
         for tag, lines in self._group_by_tag(dict.fromkeys(i for i, _ in rows)).items():
             provenance = self.provenances[tag]
             if (policy := make_policy(provenance, config)) is None:
