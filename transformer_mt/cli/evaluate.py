@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformer_mt.flows.scoring import Comparison
     from transformer_mt.tools.analysis.significance import Evaluation
 
-N_SHOWN = 5  # sentences of a comparison
+DEFAULT_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
 
 
@@ -83,7 +83,7 @@ class Evaluate(Command):
     )
     json: bool = json_flag()
     show: int | None = option(
-        f"print the first N translations (0), or with several systems the N that differ most ({N_SHOWN})",
+        f"print the first N translations (0), or with several systems the N that differ most ({DEFAULT_SHOWN})",
         metavar="N",
         parse=number(0),
     )
@@ -225,7 +225,7 @@ def _compare_systems(args: Evaluate) -> None:
         args.loading.checkpoint or "best",
         args.load,
         args.text_kind.make_scorer(),
-        N_SHOWN if args.show is None else args.show,
+        DEFAULT_SHOWN if args.show is None else args.show,
     )
     if args.json:
         print_json({"tmt": __version__, **asdict(comparison)})

@@ -109,7 +109,7 @@ def load_kept(path: Path) -> NDArray[np.integer[Any]]:
 
 
 MAX_LISTED = 5  # pairs that a message lists
-N_SHOWN = 3  # examples of a filter or check that are printed
+N_EXAMPLES = 3  # examples of a filter or check that are printed
 SUSPICIOUS_SHARE = 0.5  # of the pairs; a filter that removes more gives a warning
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
@@ -125,7 +125,7 @@ class PairExample(NamedTuple):
     reason: str
 
 
-def choose_evenly(items: Sequence[T], size: int = N_SHOWN) -> list[T]:
+def choose_evenly(items: Sequence[T], size: int = N_EXAMPLES) -> list[T]:
     """Return at most `size` items, spread evenly, with the first and the last one."""
     chosen = np.linspace(0, len(items) - 1, min(size, len(items)), dtype=np.int64)
     return [items[i] for i in chosen.tolist()]

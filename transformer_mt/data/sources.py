@@ -164,8 +164,8 @@ DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag")
 """Keys of a source that do not change its pairs."""
 TABLE_KEYS = {key for key in Source.model_fields if key not in DESCRIPTIVE_KEYS}
 """Keys of a source that determine its pairs, in addition to the names of the columns."""
-MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
-N_SHOWN = 10  # bad rows in the message that there are too many
+MAX_RECORDED = 10_000  # bad rows of a task whose messages are kept; all are counted
+MAX_LISTED = 10  # bad rows in the message that there are too many
 
 PART_BYTES = 1 << 26
 """Maximum bytes of files that one task reads together. A larger file is read by a separate task."""
@@ -274,14 +274,14 @@ class BadRows:
         if self.maximum == 0:
             raise UserError(f"{error}\n(data.max_bad_rows, or tmt init --max-bad-rows, leaves out some such rows)")
         self.n_bad += 1
-        if len(self.listed) < MAX_LISTED:
+        if len(self.listed) < MAX_RECORDED:
             self.listed.append(str(error).partition("\n")[0].rstrip(";"))
 
     def report(self, folder: Path | None = None) -> None:
         """Log the rows that are left out, once for each cache folder. Raises `UserError` if they are too many."""
         maximum = self.maximum or 0
         if self.n_bad > maximum:
-            shown = "\n".join(self.listed[: min(N_SHOWN, maximum + 1)])
+            shown = "\n".join(self.listed[: min(MAX_LISTED, maximum + 1)])
             raise UserError(f"{shown}\nthese are {self.n_bad:,} bad rows, and data.max_bad_rows is {maximum:,}")
         if folder in _reported:
             return

@@ -39,7 +39,7 @@ MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a
 
 HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
 NO_LANGUAGES = ("csv", "html", "ids", "json", "md", "scores", "tmx", "tsv", "txt", "xml")  # suffixes in an archive
-N_SHOWN = 5  # files of an archive in a message
+MAX_LISTED = 5  # files of an archive in a message
 HEAD_LINES = 100  # of a .csv file, which show its delimiter
 MAX_SHOWN = 40  # characters of a cell in a message
 UNPACK_REMEDY = "unpack the archive, and pass both files to tmt init, or as data.train: {src: F, tgt: G}"
@@ -364,7 +364,7 @@ def _list_members(archive: ZipFile) -> dict[str, str]:
     if len(found) < 2:
         raise UserError(
             f"{archive.filename}: is no Moses archive, which has one file a language, such as X.en and X.de, but has "
-            f"{', '.join(archive.namelist()[:N_SHOWN]) or 'no files'}; unpack it, and pass its files to tmt init"
+            f"{', '.join(archive.namelist()[:MAX_LISTED]) or 'no files'}; unpack it, and pass its files to tmt init"
         )
     return found
 

@@ -20,7 +20,7 @@ from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
 MAX_POLL_SECONDS = 15.0
-MAX_LISTED_TASKS = 10  # unfinished tasks in a message
+MAX_LISTED = 10  # unfinished tasks in a message
 VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
 
@@ -117,7 +117,7 @@ class RayRunner(StageRunner):
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
     """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
-        listed = ", ".join(map(str, missing[:MAX_LISTED_TASKS])) + (", ..." if len(missing) > MAX_LISTED_TASKS else "")
+        listed = ", ".join(map(str, missing[:MAX_LISTED])) + (", ..." if len(missing) > MAX_LISTED else "")
         errors = sorted(folder.glob("*.error"))
         reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
         raise UserError(
