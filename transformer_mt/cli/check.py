@@ -40,8 +40,8 @@ class Check(Command):
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
     write: Path | None = option(
-        "write to a new folder: data.train with its lines paired again, changes.tsv, and a configuration with this "
-        "text and filters for bad pairs",
+        "instead of a check, pair shifted lines again; the new folder gets the text, a list of changes, and a "
+        "configuration with filters for bad pairs",
         metavar="FOLDER",
         is_exclusive=True,
     )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -56,7 +56,7 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 30, 14, 32  # margins of the drawing around the d
 BASE = HEIGHT - BOTTOM  # y of the horizontal axis
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 MAX_DOTS = 40  # points of a line that are marked one by one
-MAX_INTERVALS = 4  # between the lines of the grid, if they fitted exactly
+MAX_INTERVALS = 4  # of the grid between the lowest and the highest value; rounding its ends may add one
 SMALLEST = 1e-12  # difference that a drawing shows
 
 Point = tuple[float, float]
@@ -95,10 +95,10 @@ class Chart:
     y_labels: Sequence[Label]
     """Each has a line of the grid."""
     lines: Sequence[PlotLine]
-    view_box: str = f"0 0 {WIDTH} {HEIGHT}"
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    base: int = BASE
+    view_box: ClassVar[str] = f"0 0 {WIDTH} {HEIGHT}"
+    left: ClassVar[int] = LEFT
+    right: ClassVar[int] = WIDTH - RIGHT
+    base: ClassVar[int] = BASE
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
