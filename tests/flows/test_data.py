@@ -186,5 +186,5 @@ def test_error_of_a_filter_names_file_line_and_key(tmp_path: Path) -> None:
     path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {train}\n{filters}", encoding="utf-8")
     config = load(path, [f"data.cache_dir={tmp_path}/cache"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 9})})
-    with pytest.raises(UserError, match=rf"^{path}:7: data\.filters\.1\.length: no pair of 80 is left"):
+    with pytest.raises(UserError, match=rf"^{path}:7: data\.filters\.1\.length: "):
         load_split(config, "train")

@@ -381,7 +381,7 @@ def test_read_error_is_reported(name: str, described: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.open", fail)
     if name == "empty":
         monkeypatch.setattr("transformer_mt.runs.records.read_manifest", lambda _: content)
-    with pytest.raises(CorruptFileError, match=rf"{name}: cannot be read \(Input/output error\)"):
+    with pytest.raises(CorruptFileError, match=rf"{name}: .*Input/output error"):
         verify_manifest(described)
 
 

@@ -225,7 +225,7 @@ def test_vocabulary_that_cannot_encode_any_text_is_refused(name: str, model: Any
 
 
 def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: "):
         load_file(tmp_path / "no.json")
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory"):
         load_file(tmp_path)

@@ -73,5 +73,5 @@ def test_parts_keep_elements_across_sentences(translator: Translator) -> None:
 
 
 def test_a_pattern_that_does_not_compile_is_refused() -> None:
-    with pytest.raises(UserError, match=r"decoding.protect_patterns: \(: is not a regular expression"):
+    with pytest.raises(UserError, match=r"decoding.protect_patterns: \(: "):
         DecodingConfig().with_options({"protect_patterns": ["("]})
