@@ -71,6 +71,12 @@ def test_small_corpora_are_accepted(text: tuple[list[str], list[str]], n_pairs: 
     assert misaligned(text[0][:n_pairs], text[1][:n_pairs]) == []
 
 
+@pytest.mark.parametrize("n_pairs", [2, 12, 15, 17, 20, 24, 39])
+def test_few_lines_anywhere_in_a_corpus_are_accepted(text: tuple[list[str], list[str]], n_pairs: int) -> None:
+    for first in range(0, 1500, 50):
+        assert misaligned(*(side[first : first + n_pairs] for side in text)) == []
+
+
 def test_short_lines_of_uniform_length_are_accepted() -> None:
     numbers = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
     rows = [*permutations(numbers, 3)][:50]

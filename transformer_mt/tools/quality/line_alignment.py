@@ -22,7 +22,7 @@ from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
-FORMAT_VERSION = 2  # of cached ranges of lines; part of their key
+FORMAT_VERSION = 3  # of cached ranges of lines; part of their key
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
 UNALIGNED = len(OFFSETS)  # state without correspondence
@@ -30,6 +30,7 @@ SWITCH_PENALTY = 30.0  # nats per change of state
 GROUP = 8  # lines that share a state; `_refine` then finds the exact line
 LENGTH_CORRELATION = 0.8
 MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
+MIN_UNALIGNED = 40  # lines; the words of fewer cannot show that nothing corresponds
 N_LEXICON_WINDOWS, LEXICON_WINDOW = 100, 200  # windows of consecutive lines from which the lexicon is learned
 READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
 GOOD_SCORE = 4.0  # nats a line: a group with a higher score of an offset needs no other offset
@@ -64,6 +65,8 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
     step = min(GROUP, -(-n_pairs // n_scored))
     scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates), step)
     ranges = _join_groups(_viterbi(scores), n_pairs)
+    if n_pairs < MIN_UNALIGNED and all(line_range.offset is None for line_range in ranges):
+        return [LineRange(0, n_pairs, 0)]
     return [*_refine(ranges, read_pairs, n_pairs, lexicon)]
 
 
