@@ -133,6 +133,9 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "alias in its anchor": (b"a: &x\n  b: *x\n", ":2: an alias .* that contains it"),
     "key of several words": (b"? [a, b]\n: 1\n", ":1: a key must be a single word"),
     "too large": (b"a: 1\n" * 10**6, "is larger than"),
+    "second document": (b"a: 1\n---\nb: 2\n", ":2: not valid YAML: .*one document"),
+    "merge key": (b"a: &x {c: 1}\nb:\n  <<: *x\n  d: 2\n", ":3: b: <<: .*base"),
+    "merge key at the top": (b"<<: {c: 1}\n", ":1: <<: .*base"),
     "latin-1": ("a: 1\nb: naïve\n".encode("latin-1"), r"not UTF-8 text \(byte 10\)"),
 }
 

@@ -63,11 +63,11 @@ def test_validation_on_a_large_gpu_decodes_larger_batches() -> None:
     [
         ({"bean": 3}, 'decoding.bean: unknown key, did you mean "beam"?'),
         ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam \(--beam\)"),
-        ({"temperature": 1e-50}, "decoding.temperature: Input should be greater than or equal to 0.001, not 1e-50"),
+        ({"temperature": 1e-50}, "decoding.temperature: must be greater than or equal to 0.001, not 1e-50"),
         ({"sample": True, "n_best": 10**20}, "decoding.n_best: 1.* at most 128.*"),
         ({"beam": 129}, "decoding.beam: 129: .* at most 128.*"),
         ({"max_length_offset": 10**20}, "decoding.max_length_offset: .* less than or equal to 1000000, not 1.*"),
-        ({"beam": None}, "decoding.beam: Input should be a valid integer, not nothing"),
+        ({"beam": None}, "decoding.beam: must be a valid integer, not nothing"),
     ],
 )
 def test_invalid_options_are_refused(change: dict[str, Any], said: str) -> None:

@@ -70,9 +70,11 @@ MAY_CHANGE = MayChange()
 
 
 def expand_path(path: str) -> str:
-    """Replace a leading `~` by the home folder. Raises `ValueError` for a path that contains a zero byte."""
+    """Replace a leading `~` by the home folder. Raises `ValueError` for a zero byte or an environment variable."""
     if "\0" in path:
         raise ValueError("a path cannot contain a zero byte")
+    if variable := re.search(r"(?<![^/])\$(\w+|\{\w+\})(?![^/])", path):
+        raise ValueError(f"{variable[0]}: environment variables are not replaced; write the path, or start it with ~/")
     return os.path.expanduser(path)  # noqa: PTH111
 
 
@@ -238,7 +240,9 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if kind in ("int_parsing", "int_from_float"):
         return f"must be a whole number, such as 10000, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")
-    return message if kind in ("section_error", "value_error") else f"{message}, not {shown}"
+    if kind in ("section_error", "value_error"):
+        return message
+    return f"{message.replace('Input should', 'must', 1)}, not {shown}"
 
 
 def find_removed(entry: str) -> str | None:

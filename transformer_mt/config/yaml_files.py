@@ -134,6 +134,7 @@ YAML_ADVICE = {
     "expected ',' or": " (is a bracket or a quote not closed?)",
     "unexpected end of stream": " (a quote is not closed)",
     "'\\t'": " (indent with spaces, never with tabs)",
+    "another document": " (a file holds one document; delete the line `---`)",
     "escape": " (write / instead of \\, or use single quotes)",
     "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
     "mapping values are not allowed": " (does the line before lack a colon, or the space after it?)",
@@ -193,6 +194,11 @@ def _construct(
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
         key = _check_text(cast(str, key_node.value), here, path)
+        if key == "<<":
+            section = f"{'.'.join(map(str, path))}: " if path else ""
+            raise UserError(
+                f"{here}: {section}<<: merge keys are not read; repeat the keys, or inherit a file with `base`"
+            )
         if key in values:
             dotted = ".".join(map(str, (*path, key)))
             first = locations[(*path, key)].line
