@@ -172,11 +172,17 @@ def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
     assert data.test == {"test": Source(src=("a.en.gz",), tgt=("a.de",))}
 
 
+@pytest.mark.parametrize("option", ["--validation", "--test"])
+def test_exchanged_files_of_held_out_text_are_refused(option: str, corpus: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("init", "a.en", "a.de", option, "a.de", "a.en"), f"{option}: a.de and a.en: ")
+    assert not (corpus / "mine.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "test"),
     [
         (
-            ("three.csv", "--test", "table.tsv", "--validation", "a.en", "a.de"),
+            ("three.csv", "--test", "table.tsv", "--validation", "a.de", "a.en"),
             Source(table=("table.tsv",), src_column="target", tgt_column="source"),  # German to English
         ),
         (("a.en", "a.de", "--test", "three.csv"), Source(table=("three.csv",))),

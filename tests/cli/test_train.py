@@ -16,6 +16,7 @@ import torch
 from helpers import Tmt, assert_succeeded, assert_user_error, read_curves, read_folder, read_metrics
 from safetensors.torch import load_file
 
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import Interrupted
 from transformer_mt.flows import configuration
 from transformer_mt.flows.run_overview import list_runs
@@ -338,6 +339,19 @@ def test_unusable_training_data_is_refused(
     assert_user_error(done, *(part.replace("W", str(unusable)) for part in parts))
     assert not RunFolder(tmp_path / "tiny").exists()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_held_out_text_in_other_languages_gives_a_warning(run_copy: Path, tmt: Tmt) -> None:
+    sides = [*zip(*load_pairs("validation")[:30], strict=True)]
+    for name, lines in zip(("v.en", "v.de"), sides, strict=True):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    tests = "data.test={good: {src: v.en, tgt: v.de}, bad: {src: v.de, tgt: v.en}}"
+    validation = "data.validation={src: v.en, tgt: v.en}"
+    settings = "train.max_steps=2", "data.src_lang=en", "data.tgt_lang=de"
+    done = tmt(*TRAIN, "name=other", *settings, tests, validation)
+    assert_succeeded(done)
+    found = [line for line in done.stderr.splitlines() if "seems to be in" in line]
+    assert [line.split(": ")[2] for line in found] == ["data.validation", "data.test.bad"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch can use the GPU")

@@ -229,6 +229,38 @@ def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path:
     assert finding.remedy == "exchange src_lang and tgt_lang, or the files"
 
 
+@pytest.mark.parametrize("where", ["validation", "test"])
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [
+        (lambda src, tgt: (tgt, src), Severity.ERROR),
+        (lambda src, tgt: (src, src), Severity.WARNING),
+        (lambda src, tgt: (tgt, tgt), Severity.WARNING),
+        (lambda src, tgt: (FRENCH, tgt), Severity.WARNING),
+    ],
+)
+def test_held_out_text_in_other_languages_is_found(
+    where: str, change: Callable[[str, str], Pair], severity: Severity, builtin: Corpus, tmp_path: Path
+) -> None:
+    held_out = write(tmp_path, "held", [change(*pair) for pair in builtin[1]])
+    train, sets = write(tmp_path, "train", builtin[0][:300]), {"validation": "null", "test": "{}"}
+    sets[where] = held_out if where == "validation" else f"{{mine: {held_out}}}"
+    config = load(f"data.train={train}", *(f"data.{key}={value}" for key, value in sets.items()))
+    findings = [found for found in check_corpus(config).findings if found.name == "held-out language"]
+    assert [found.severity for found in findings] == [severity]
+    assert findings[0].message.startswith("validation: " if where == "validation" else "mine: ")
+    assert not check_corpus(config).has_wrong_languages  # those of the configuration are right
+
+
+def test_held_out_text_whose_source_names_its_languages_is_accepted(builtin: Corpus, tmp_path: Path) -> None:
+    forward = write(tmp_path, "forward", builtin[1]).removesuffix("}")
+    held_out = write(tmp_path, "held", [(tgt, src) for src, tgt in builtin[1]]).removesuffix("}")
+    train = write(tmp_path, "train", builtin[0][:300])
+    tests = f"{{a: {forward}, reverse: true}}, b: {held_out}, src_lang: de, tgt_lang: en}}}}"
+    config = load(f"data.train={train}", "data.validation=null", f"data.test={tests}")
+    assert not any(found.name == "held-out language" for found in check_corpus(config).findings)
+
+
 def test_the_other_side_of_an_unknown_language_is_checked(builtin: Corpus, tmp_path: Path) -> None:
     pairs = [*builtin[0][:40], (FRENCH, "x"), (RUSSIAN, "x")]
     train = write(tmp_path, "train", pairs)

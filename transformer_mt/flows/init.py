@@ -26,6 +26,7 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     describe_exchange,
     describe_other_language,
+    describe_wrong_languages,
     detect_language,
 )
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
@@ -379,9 +380,13 @@ def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str,
     """Yield the settings that name the validation and the test set. Raises `UserError` for files of unequal length."""
     for key, (source, columns, _) in found.items():
         try:
-            n_pairs = sum(1 for _ in read_source(source, columns, BadRows()))
+            statistics = inspect_pairs(read_source(source, columns, BadRows()))
         except UnequalLengthError as error:
             raise UserError(f"--{key}: {error.problem}") from None
+        n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
+        if are_exchanged(languages, src, tgt):
+            names = " and ".join(source.files)
+            raise UserError(f"--{key}: {names}: {describe_wrong_languages(languages, src, tgt)}")
         keys = _list_source_keys(source, languages)
         if key == "validation":
             yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")

@@ -217,6 +217,14 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
             from transformer_mt.tools.quality.checks import check_sample
 
             report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
+    validation = () if config.data.validation is None else data.validation.text.split_sources()
+    held_out = zip(config.data.iterate_held_out_sources(), (*validation, *data.test.values()), strict=True)
+    for (keys, source), corpus in held_out:
+        if not source.builtin:
+            from transformer_mt.tools.quality.corpus_check import check_languages
+
+            languages, key = source.languages(config.data.src_lang, config.data.tgt_lang), ".".join(map(str, keys))
+            report += [f"warning: data.{found.message}" for found in check_languages(key, corpus, languages)]
     return log_report(run, report, "data: ")
 
 

@@ -62,6 +62,18 @@ def describe_other_language(name: str, found: str, expected: str) -> str:
     return f"{name} seems to be in {language_name(found)}, not in {language_name(expected)}"
 
 
+def describe_wrong_languages(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str | None:
+    """Describe the sides of a text that are certainly in other languages than expected; None in doubt."""
+    if are_exchanged(languages, src, tgt):
+        return f"{describe_exchange(languages)}; exchange its files"
+    found = [
+        describe_other_language(f"the {name}", other, language)
+        for name, lines, language in zip(("source", "target"), (src, tgt), languages, strict=True)
+        if (other := find_other_language(lines, language))
+    ]
+    return " and ".join(found) or None
+
+
 class LanguageDetector:
     """Detector that names the language of a sentence only if it is sure."""
 

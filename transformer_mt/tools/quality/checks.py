@@ -393,7 +393,7 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
             if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
                 raise UserError(
                     f"data.train: {describe_exchange(languages)}, such as {first.location} ({first.reason});\n"
-                    f"{EXCHANGE_REMEDY}; reverse: true exchanges both sides of a source"
+                    f"{EXCHANGE_REMEDY}"
                 )
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {finding.message}, such as {first.location} "

@@ -13,6 +13,7 @@ from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
+from transformer_mt.tools.languages.detection import SAMPLE_LINES, are_exchanged, describe_wrong_languages
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
@@ -49,6 +50,11 @@ def check_sources(
         for key, ranges in misaligned.items()
         for line_range in ranges
     ]
+    findings += [
+        finding
+        for key, source in held_out.items()
+        for finding in check_languages(key, corpora[key], source.languages(data.src_lang, data.tgt_lang))
+    ]
     held_out_corpora = {key: corpora[key] for key in held_out}
     for key, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
@@ -58,6 +64,23 @@ def check_sources(
         findings += found
     findings.sort(key=lambda finding: -finding.severity)
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
+
+
+def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[Finding]:
+    """Yield a finding if a side of a held-out corpus is in another language."""
+    sample = corpus.select_evenly(SAMPLE_LINES)
+    src, tgt = sample.column("src"), sample.column("tgt")
+    if problem := describe_wrong_languages(languages, src, tgt):
+        severity = Severity.ERROR if are_exchanged(languages, src, tgt) else Severity.WARNING
+        examples = [sample.example(row, "") for row in range(min(3, len(sample)))]
+        details = (
+            f"{name}: {problem}",
+            len(corpus),
+            len(corpus),
+            examples,
+            f"correct the files or the languages of {name}",
+        )
+        yield Finding("content", "held-out language", severity, *details)
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
