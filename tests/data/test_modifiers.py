@@ -215,7 +215,6 @@ def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: T
     [
         ("modifiers: {typo: 0.1}", 'data.modifiers.typo: unknown key, did you mean "typos"?'),
         ("modifiers: {typos: 2}", "data.modifiers.typos: must be less than or equal to 1, not"),
-        ("modifiers: {join: 0.1}", "data.modifiers.join: was removed"),
         ("modifiers: {typos: 1}\ntokenizer: {kind: word}", "data.modifiers: need a vocabulary that spells every word"),
     ],
 )
