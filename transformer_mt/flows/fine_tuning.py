@@ -28,12 +28,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
-from transformer_mt.tools.languages.detection import (
-    are_exchanged,
-    describe_exchange,
-    describe_other_language,
-    find_other_language,
-)
+from transformer_mt.tools.languages.detection import are_exchanged, describe_exchange, describe_other_language
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -417,8 +412,5 @@ def _warn_about_languages(pairs: Sequence[Pair], direction: Direction) -> Iterat
         return
     sides = zip(zip(*pairs[:MAX_DETECTED], strict=True), direction[:2], ("--src-lang", "--tgt-lang"), strict=True)
     for lines, language, option in sides:
-        if other := find_other_language(lines, language):
-            yield (
-                f"{describe_other_language('the text', other, language)}; for a new language, pass {option} {other} "
-                "--extend-vocabulary 4000"
-            )
+        if problem := describe_other_language("the text", lines, language):
+            yield f"{problem}; for a new language, pass it as {option}, and --extend-vocabulary 4000"

@@ -21,7 +21,6 @@ from transformer_mt.flows.configuration import find_preset, load
 from transformer_mt.flows.table_columns import TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
-    LANGUAGE_THRESHOLD,
     LanguageDetector,
     are_exchanged,
     describe_exchange,
@@ -443,13 +442,12 @@ def _choose_languages(
 
 def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Iterator[str]:
     """Yield a warning if a given code is unknown, or if the text seems to be in another language."""
-    detector = LanguageDetector.load()
     if given is None:
         return
-    if not detector.knows(given):
+    if not LanguageDetector.load().knows(given):
         yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
-    elif other := detector.find_other_language("\n".join(side.sample), given, LANGUAGE_THRESHOLD):
-        yield f"{describe_other_language('the text', other, given)}; pass {option} {other}, or exchange the files"
+    elif problem := describe_other_language("the text", side.sample, given):
+        yield f"{problem}; correct {option}, or exchange the files"
 
 
 def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:

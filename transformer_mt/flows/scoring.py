@@ -43,12 +43,7 @@ from transformer_mt.tools.analysis.significance import (
     find_most_different,
     score_systems,
 )
-from transformer_mt.tools.languages.detection import (
-    are_exchanged,
-    describe_other_language,
-    detect_language,
-    find_other_language,
-)
+from transformer_mt.tools.languages.detection import are_exchanged, describe_other_language, detect_language
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
 
@@ -115,8 +110,8 @@ class RunEvaluation:
                 log("tmt: warning: --src and --ref seem to be exchanged")
                 return EvaluationSet(str(src), sources, references, scorer)
             for path, texts, language in zip((src, ref), (sources, references), languages, strict=True):
-                if other := find_other_language(texts, language):
-                    log(f"tmt: warning: {describe_other_language(str(path), other, language)}")
+                if problem := describe_other_language(str(path), texts, language):
+                    log(f"tmt: warning: {problem}")
         return EvaluationSet(str(src), sources, references, scorer)
 
     def _choose_sets(self, config: Config) -> list[str]:

@@ -312,13 +312,11 @@ class WindowTranslator:
 
 def warn_of_other_language(translator: Translator, text: str, name: str = "the text") -> bool:
     """Warn if a text is certainly not in the source language of a model. Return whether it warned."""
-    from transformer_mt.tools.languages.detection import describe_other_language, find_other_language
+    from transformer_mt.tools.languages.detection import describe_other_source
 
-    provenance = translator.provenance()
-    other = None if provenance.src_langs else find_other_language([text], provenance.src_lang)
-    if other:
-        log_rank0(f"tmt: warning: {describe_other_language(name, other, provenance.src_lang)}")
-    return other is not None
+    if problem := describe_other_source(name, text, translator.provenance()):
+        log_rank0(f"tmt: warning: {problem}")
+    return problem is not None
 
 
 def translate_document(

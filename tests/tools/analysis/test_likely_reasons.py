@@ -91,4 +91,4 @@ def test_a_source_longer_than_the_training_pairs_is_a_reason(translator: Transla
 def test_another_language_is_a_reason(translator: Translator, good: Explanation) -> None:
     text = "Der Ausschuss hat gestern beschlossen, dass die Vorschriften überarbeitet werden müssen."
     reasons = find_likely_reasons(translator, replace(good, source=text))
-    assert "looks like German, and the model translates English" in reasons[0]
+    assert "in German, not in English" in reasons[0]

@@ -10,7 +10,7 @@ from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
-from transformer_mt.tools.languages.detection import find_other_language, language_name
+from transformer_mt.tools.languages.detection import describe_other_source
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.robustness.guard import has_loop
 
@@ -38,11 +38,8 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
 
 def _describe_language(translator: Translator, text: str) -> Iterator[str]:
     """Name another language that the text is certainly written in."""
-    if translator.runs:
-        provenance = translator.provenance()
-        expected = provenance.src_lang
-        if not provenance.src_langs and (other := find_other_language([text], expected)):
-            yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."
+    if translator.runs and (problem := describe_other_source("The text", text, translator.provenance())):
+        yield f"{problem}."
 
 
 def _describe_words(translator: Translator, text: str) -> Iterator[str]:

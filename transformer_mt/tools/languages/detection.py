@@ -12,6 +12,7 @@ from transformer_mt.tools.languages.scripts import language_scripts
 
 if TYPE_CHECKING:
     from transformer_mt.data.corpus import ParallelCorpus
+    from transformer_mt.decoding.interface import ModelProvenance
 
 SAMPLE_LINES = 1000  # spread evenly over the text
 SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no", "fil": "tl"}
@@ -49,17 +50,18 @@ def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> b
     return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
 
 
-def find_other_language(lines: Iterable[str], expected: str) -> str | None:
-    """Return the language that a text is certainly written in, if it is another than `expected`; None in doubt."""
+def describe_other_language(name: str, lines: Iterable[str], expected: str) -> str | None:
+    """Return the message for a text, called `name`, that is certainly not in the expected language; None in doubt."""
     text, detector = "\n".join(lines), LanguageDetector.load()
     if not detector.knows(expected) or not any(map(str.isalpha, text)):
         return None
-    return detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)
+    found = detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)
+    return found and f"{name} seems to be in {language_name(found)}, not in {language_name(expected)}"
 
 
-def describe_other_language(name: str, found: str, expected: str) -> str:
-    """Return the message for a text, called `name`, in another language than the expected one."""
-    return f"{name} seems to be in {language_name(found)}, not in {language_name(expected)}"
+def describe_other_source(name: str, text: str, model: ModelProvenance) -> str | None:
+    """Return the message for a text that is certainly not in the source language of a model, if it has only one."""
+    return None if model.src_langs else describe_other_language(name, [text], model.src_lang)
 
 
 def describe_wrong_languages(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str | None:
