@@ -110,11 +110,6 @@ class Scorer:
         """Ignore case in Moses text, because it is usually lower-cased. Signatures then contain `case:lc`."""
         return self.text == "moses"
 
-    @property
-    def unit(self) -> str:
-        """Name of the tokens of BLEU."""
-        return "characters" if self.tokenize in ("zh", "char") else "words"
-
     def detokenize(self, texts: Sequence[str]) -> list[str]:
         """Return plain text: raw text unchanged, Moses tokens joined."""
         return list(texts) if self.text == "raw" else detokenize(texts, self.tgt_lang)
@@ -129,7 +124,9 @@ class Scorer:
 
     def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """Compute the sentence-level chrF of each translation."""
-        return compute_sentence_chrf(self.detokenize(hypotheses), self.detokenize(references), lowercase=self.lowercase)
+        metric = CHRF(lowercase=self.lowercase)
+        pairs = zip(self.detokenize(hypotheses), self.detokenize(references), strict=True)
+        return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
 
     def make_metrics(self) -> dict[str, Metric]:
         """Create BLEU, chrF, chrF++ and, unless `TER_UNDEFINED`, TER. Keys are their names."""
@@ -149,15 +146,6 @@ def score_corpus(metric: Metric, hypotheses: Sequence[str], references: Sequence
     """Score plain text against one reference per line."""
     value = metric.corpus_score(hypotheses, [references]).score
     return Score(value, str(metric.get_signature()))
-
-
-def compute_sentence_chrf(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
-) -> list[float]:
-    """Compute the chrF of each sentence of plain text."""
-    metric = CHRF(lowercase=lowercase)
-    pairs = zip(hypotheses, references, strict=True)
-    return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
 
 
 Texts = Sequence[str]
