@@ -55,7 +55,6 @@ class ValidationResult(NamedTuple):
 
 MAX_METRICS_BYTES = 1 << 30
 RECENT_SECONDS = 300  # whose speed predicts the remaining time
-BEST = "best/"  # prefix of the best scores so far
 
 
 class MetricsLogger:
@@ -118,8 +117,6 @@ class MetricsLogger:
     def log_validation(self, step: int, result: ValidationResult, *, is_best: bool) -> None:
         """Log scores and example translations of a validation."""
         scalars = {f"valid/{name}": value for name, value in result.scores.items()}
-        if is_best:
-            scalars |= {f"{BEST}{name}": value for name, value in result.scores.items()}
         self.log_scalars(step, scalars)
         for title, scores in split_by_source(result.scores).items():
             summary = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
@@ -132,11 +129,10 @@ class MetricsLogger:
         self.flush()
 
     def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars by name to metrics.jsonl, and all but the best scores to TensorBoard."""
+        """Write scalars by name to metrics.jsonl and to TensorBoard."""
         for name, value in scalars.items():
-            if not name.startswith(BEST):
-                part, tag = locate_chart(name)
-                self._writer(part).add_scalar(tag, value, step)
+            part, tag = locate_chart(name)
+            self._writer(part).add_scalar(tag, value, step)
         values = {name: value if math.isfinite(value) else str(value) for name, value in scalars.items()}
         append_text(self.run.metrics, json.dumps({"step": step, **values}) + "\n")
 
@@ -212,7 +208,7 @@ def _parse_int(text: str) -> int | float:
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
     """Keep entries up to a step. Of those at the step, keep no test scores, and validations only if `is_scored`."""
-    later = ("test/",) if is_scored else ("test/", "valid/", BEST)
+    later = ("test/",) if is_scored else ("test/", "valid/")
     kept = [
         entry
         for entry in read_metrics(path)
