@@ -195,15 +195,9 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n") if path.exists() else ()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            entry: dict[str, Any] = json.loads(line.decode(errors="replace"), parse_int=_parse_int)
-            if isinstance(entry["step"], int) and entry["step"] >= 0:
+            entry: dict[str, Any] = json.loads(line.decode(errors="replace"))
+            if isinstance(entry["step"], int) and 0 <= entry["step"] < 2**63:
                 yield entry
-
-
-def _parse_int(text: str) -> int | float:
-    """Return a number, as a float if it has more than 64 bits."""
-    number = int(text)
-    return number if abs(number) < 2**63 else float(text)
 
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:

@@ -151,7 +151,7 @@ def _list_commands(run: ReportedRun) -> list[str]:
 def _list_values(run: ReportedRun, name: str) -> list[tuple[int, float]]:
     """Return the finite values of a metric with their steps, in order."""
     values = ((entry["step"], entry.get(name)) for entry in run.metrics)
-    return [(step, value) for step, value in values if isinstance(value, int | float) and math.isfinite(value)]
+    return [(step, value) for step, value in values if isinstance(value, float) and math.isfinite(value)]
 
 
 def _list_cost(run: ReportedRun) -> dict[str, str]:
