@@ -100,8 +100,9 @@ def test_lines_of_a_batch_are_those_of_the_file(write_corpus: WriteCorpus, token
     assert found.describe_lines(batch.rows[:6]).endswith("t.en:13, ... and 1 more")
 
 
-def test_without_a_limit_every_pair_is_kept(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
-    found = encode_corpus(write_corpus(PAIRS), tokenizers, None, Path("cache"))
+def test_a_high_limit_keeps_every_pair(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+    limit = LengthLimit(10_000, "drop", keep_empty=True)
+    found = encode_corpus(write_corpus(PAIRS), tokenizers, limit, Path("cache"))
     assert texts(found, tokenizers) == PAIRS
     assert found.find_text_rows(np.arange(len(found))).tolist() == list(range(len(PAIRS)))
     assert found.limit_counts == LengthLimitCounts()
@@ -147,7 +148,7 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
         (corpus, build_tokenizers(TokenizerConfig(vocab_size=300), PAIRS), LIMIT),
         (corpus, tokenizers, LengthLimit(7, "drop")),
         (corpus, tokenizers, LengthLimit(6, "truncate")),
-        (corpus, tokenizers, None),
+        (corpus, tokenizers, LengthLimit(6, "drop", keep_empty=True)),
         (corpus.select(np.array([0]), "first"), tokenizers, LIMIT),
     ):
         assert encode_corpus(*changed, Path("cache")).limit_counts.empty != 99

@@ -34,7 +34,7 @@ def report(write_corpus: Callable[..., ParallelCorpus], tokenizers: TokenizerPai
         limit = LengthLimit(max_length, "truncate" if truncate else "drop")
         encoded = encode_corpus(corpus, tokenizers, limit, Path("cache"))
         others = {name: write_corpus(others, name) for name, others in held_out.items()}
-        validation_limit = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
+        validation_limit = LengthLimit(12, "truncate", keep_empty=True)
         validation = encode_corpus(others.get("validation", corpus), tokenizers, validation_limit, Path("cache"))
         notes = [*describe_duplicates_and_overlap(corpus, ("en", "de"), others, Path("cache"), IN_PROCESS_RUNNER)]
         lines = build_report(TrainingData(encoded, validation, others, tokenizers, notes))

@@ -74,18 +74,16 @@ class EncodedBlock:
 class BlockEncoder:
     """Encodes and filters a block of pairs."""
 
-    def __init__(self, tokenizers: TokenizerPair, limit: LengthLimit | None) -> None:
+    def __init__(self, tokenizers: TokenizerPair, limit: LengthLimit) -> None:
         self.tokenizers, self.limit = tokenizers, limit
         self.sides = tokenizers.src, tokenizers.tgt
         self.id_types = [id_type(tokenizer.vocab_size) for tokenizer in self.sides]
 
     def __call__(self, batch: Any) -> EncodedBlock:
-        """Encode an Arrow record batch with the columns `src` and `tgt`. Without a limit, keep every pair."""
+        """Encode an Arrow record batch with the columns `src` and `tgt`."""
         src, tgt = batch["src"].to_pylist(), batch["tgt"].to_pylist()
         encoded = [*zip(self.sides[0].encode(src), self.sides[1].encode(tgt), strict=True)]
-        kept, limited = [*range(len(src))], dict[Reason, list[int]]()
-        if self.limit is not None:
-            kept, limited = _apply_length_limit([*zip(src, tgt, strict=True)], encoded, self.limit)
+        kept, limited = _apply_length_limit([*zip(src, tgt, strict=True)], encoded, self.limit)
         sides = [[encoded[i][side] for i in kept] for side in (0, 1)]
         ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self.id_types, strict=True)]
         lengths = [np.array([*map(len, side)], np.int32) for side in sides]
@@ -206,11 +204,11 @@ class EncodedCorpus:
 def encode_corpus(
     corpus: ParallelCorpus,
     tokenizers: TokenizerPair,
-    limit: LengthLimit | None,
+    limit: LengthLimit,
     cache_dir: Path,
     runner: Runner = IN_PROCESS_RUNNER,
 ) -> EncodedCorpus:
-    """Encode a corpus and apply the length limit, shard by shard. Without a limit, keep every pair.
+    """Encode a corpus and apply the length limit, shard by shard.
 
     Raises `UserError` if the disk has no space for the arrays, or a process was killed.
     """
@@ -238,7 +236,7 @@ def encode_corpus(
 
 
 def encode_shard(
-    corpus: ParallelCorpus, tokenizers: dict[str, Any], limit: LengthLimit | None, task: int, folder: Path
+    corpus: ParallelCorpus, tokenizers: dict[str, Any], limit: LengthLimit, task: int, folder: Path
 ) -> TaskMetadata:
     """Task: encode a shard. `tokenizers` are JSON, because tokenizers cannot be pickled.
 
