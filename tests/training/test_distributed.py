@@ -178,17 +178,6 @@ def test_two_processes_give_the_result_of_one_in_other_trainings(tiny: Path, set
     assert two == pytest.approx(one, rel=1e-3 if "precision=fp16" in settings else 1e-5)
 
 
-NO_BATCHES_FOR_RANK_1 = """
-from transformer_mt.data.batches import Prefetcher
-take = Prefetcher.take
-def take_or_nothing(self, position):
-    batches, after = take(self, position)
-    return ([] if os.environ["RANK"] == "1" else batches), after
-import os
-Prefetcher.take = take_or_nothing
-"""
-
-
 OWN_CACHE = """
 import os, sys
 sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
@@ -208,14 +197,6 @@ def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
     train(tiny, 2, "name=shared-disk", *settings)
     found, expected = weights(tiny, "own-disks"), weights(tiny, "shared-disk")
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
-def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
-    """Rank 0 has the batches 0 and 2 of each step."""
-    train(tiny, 2, "name=idle", "precision=fp32", patch=NO_BATCHES_FOR_RANK_1)
-    log = (tiny / "runs" / "idle" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    losses = [entry["train/loss"] for line in log if "train/loss" in (entry := json.loads(line))]
-    assert len(losses) == 2 and losses[1] < losses[0]
 
 
 OUT_OF_MEMORY = """

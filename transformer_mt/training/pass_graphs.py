@@ -50,7 +50,7 @@ class PassGraphs:
         self._can_capture = True
         self._restore_random_state = partial(torch.random.fork_rng, [device] if device.type == "cuda" else [])
 
-    def __call__(self, batch: Batch | None) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Add the gradients of a batch, and return its losses, which the next call overwrites.
 
         Gradients that are None count as 0. Batches without the padding of `PackedBatch.pad` always run without a graph.
@@ -74,7 +74,7 @@ class PassGraphs:
                 self._disable(error)
             raise
 
-    def _add_gradients(self, batch: Batch | None) -> dict[str, Tensor]:
+    def _add_gradients(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = self._batch_loss(batch)
         loss = losses["loss"] if self._scale is None else losses["loss"] * self._scale
         torch._foreach_add_(self._gradients, torch.autograd.grad(loss, self._parameters, materialize_grads=True))

@@ -84,7 +84,7 @@ class BatchLoss(nn.Module):
         self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
 
     def forward(self, batch: Batch | None) -> dict[str, Tensor]:
-        """Compute the losses of a batch; without one, a loss of 0 with zero gradients, which the all-reduce needs."""
+        """Compute the losses of a batch; without one, a loss of 0 with zero gradients, for `wrap_for_ranks`."""
         if batch is None:
             return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
         with self.cast_weights(), self.machine.autocast():
@@ -150,11 +150,9 @@ class TrainStep:
 
         If memory runs out, the batch at fault is split, and the step starts again.
         """
-        passes: list[tuple[int | None, Batch | None]] = [
+        passes: list[tuple[int | None, Batch]] = [
             (self.micro_batch_seed(step, batch.place), batch) for batch in batches
         ]
-        if not passes:  # the all-reduce needs all ranks
-            passes = [(None, None)]
         n_splits, index = 0, 0
         while True:
             totals = dict.fromkeys(self.metric_names(), torch.zeros((), device=self.machine.device))
@@ -172,7 +170,7 @@ class TrainStep:
             self.zero_grad()
             release_memory(self.machine.device)
             seed, batch = passes[index]
-            if batch is None or self.ranks.size > 1:
+            if self.ranks.size > 1:
                 raise UserError(
                     f"step {step:,}: rank {self.ranks.rank} ran out of memory; with several processes, batches cannot "
                     "be split: lower batches.tokens (and raise batches.accumulate), or data.max_length"
@@ -193,21 +191,20 @@ class TrainStep:
         """Return the dropout seed of a micro-batch, see `Batch.place`. Ranks and previous steps do not matter."""
         return int(np.random.SeedSequence([self.seed, step, *place]).generate_state(1)[0])
 
-    def forward_backward(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor | int]:
+    def forward_backward(self, batch: Batch, *, is_last: bool) -> dict[str, Tensor | int]:
         """Add the gradients of a micro-batch, and return its sums. The last one of a step then averages over the ranks.
 
         Returning or raising frees the autograd graph of the batch.
         """
         losses = self.add_gradients(batch, is_last=is_last) if self.graphs is None else self.graphs(batch)
         metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
-        if batch is not None:
-            metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
-            if self.source_names:
-                name = self.source_names[batch.source_index]
-                metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
+        metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
+        if self.source_names:
+            name = self.source_names[batch.source_index]
+            metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
         return metrics
 
-    def add_gradients(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor]:
+    def add_gradients(self, batch: Batch, *, is_last: bool) -> dict[str, Tensor]:
         """Add the gradients of a micro-batch, averaged over the ranks if it is the last one. Return its losses."""
         loss_module = self.batch_loss
         context = nullcontext()
