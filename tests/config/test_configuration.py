@@ -79,7 +79,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("tokenizer: {file: $DATA/t.json}\n", "x.yaml:2: tokenizer.file: $DATA: "),
         ("train: {init_from: a/$RUN}\n", "x.yaml:2: train.init_from: $RUN: "),
         ("schedule: {warmup_steps: -1}\n", "x.yaml:2: schedule.warmup_steps: must be greater"),
-        ("decoding: {engine: ctranslate2}\nmodel:\n  qk_norm: yes\n", "x.yaml:4: model.qk_norm: "),
+        ("decoding:\n  engine: ctranslate2\n  sample: yes\n", "x.yaml:4: decoding.sample: "),
         ("model:\n  norm_position: sublayer\n", "x.yaml:3: model.norm_position: was removed"),
         ("model: {encoder: {layer_drop: 0.1}}\n", "x.yaml:2: model.encoder.layer_drop: was removed"),
     ],

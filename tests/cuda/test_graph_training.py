@@ -28,7 +28,7 @@ from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 PAD, VOCABULARY = 0, 23
 VARIANTS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "norm_position": "post", "output_bias": True},
-    {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu", "qk_norm": True},
+    {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu"},
     {"positions": "learned", "tie_embeddings": "none"},
 ]
 DROPOUT = {"residual": 0.1, "attention": 0.1, "word": 0.1}

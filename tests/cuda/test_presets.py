@@ -41,7 +41,6 @@ VARIANTS = {
         "model.n_kv_heads=2",
         "model.norm=rmsnorm",
         "model.activation=swiglu",
-        "model.qk_norm=true",
     ],
     "learned positions": ["model.positions=learned"],
     "output bias": ["model.output_bias=true"],

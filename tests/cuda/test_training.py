@@ -31,7 +31,7 @@ PAD, VOCABULARY = 0, 23  # 23: the output projection needs unused columns
 NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}
 VARIANTS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "norm_position": "post"},
-    {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu", "qk_norm": True},
+    {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu"},
     {"positions": "learned", "tie_embeddings": "none"},
 ]
 

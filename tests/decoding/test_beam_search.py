@@ -220,7 +220,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "grouped": {"n_kv_heads": 2},
     "one head of keys": {"n_kv_heads": 1, "positions": "rotary"},
     "output bias": {"output_bias": True, "norm_position": "post"},
-    "qk_norm": {"qk_norm": True, "norm": "rmsnorm"},
+    "rmsnorm": {"norm": "rmsnorm"},
     "apart": {"tie_embeddings": "none", "vocab": (31, 23), "activation": "swiglu"},
 }
 SOURCES = [[5, 6, 7, 8, 9, 3, 3], [4, 3], [21]]

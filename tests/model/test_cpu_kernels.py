@@ -78,7 +78,7 @@ def test_the_switch_decides_for_all_operations_of_a_model(make_model: MakeModel)
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"norm_position": "post", "norm": "rmsnorm", "n_kv_heads": 2}, {"norm": "rmsnorm", "qk_norm": True}],
+    [{}, {"norm_position": "post", "norm": "rmsnorm", "n_kv_heads": 2}, {"norm": "rmsnorm"}],
     ids=str,
 )
 @pytest.mark.parametrize("autocast", [False, True])

@@ -26,7 +26,7 @@ VARIANTS: list[dict[str, Any]] = [
     {},
     {"norm_position": "post"},
     {"positions": "rotary", "n_kv_heads": 1},
-    {"positions": "learned", "n_kv_heads": 2, "qk_norm": True},
+    {"positions": "learned", "n_kv_heads": 2},
 ]
 
 

@@ -42,7 +42,6 @@ VARIANTS: dict[str, list[Any]] = {
     "tie_embeddings": ["all", "decoder", "none"],
     "scale_embeddings": [True, False],
     "embedding_norm": [False, True],
-    "qk_norm": [False, True],
     "attention_bias": [True, False],
     "attention_output_bias": [True, False],
     "feed_forward_bias": [True, False],

@@ -113,9 +113,9 @@ def test_adam_refuses_weight_decay() -> None:
 # --- what decays ------------------------------------------------------------------------------------------------------
 
 MATRIX = re.compile(
-    r"(en|de)coder\.layers\.\d+\.((self|cross)_attention\.(?!\w*norm)\w+|feed_forward\.(inner|outer))\.weight|output\.weight"
+    r"(en|de)coder\.layers\.\d+\.((self|cross)_attention\.\w+|feed_forward\.(inner|outer))\.weight|output\.weight"
 )
-VECTOR = re.compile(r".*(\.bias|norm\.weight|_norm\.weight|embedding\.tokens\.weight|embedding\.positions\.table)")
+VECTOR = re.compile(r".*(\.bias|norm\.weight|embedding\.tokens\.weight|embedding\.positions\.table)")
 
 
 def variants() -> Iterator[tuple[str, ModelConfig]]:
@@ -124,7 +124,6 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
         yield path.stem, configuration.load(path).model
     for tie, norm, positions in product(("all", "decoder", "none"), ("layernorm", "rmsnorm"), ("learned", "rotary")):
         settings = {
-            "qk_norm": True,
             "embedding_norm": True,
             "output_bias": True,
             "activation": "swiglu",

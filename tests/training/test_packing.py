@@ -30,7 +30,7 @@ NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}
 VARIANTS: list[dict[str, Any]] = [
     {"positions": "sinusoidal"},
     {"positions": "learned", "norm_position": "post"},
-    {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True},
+    {"positions": "rotary", "n_kv_heads": 2},
     {"positions": "none", "n_kv_heads": 1},
 ]
 

@@ -44,7 +44,7 @@ from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, s
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
-from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_model_keys, find_unsupported_search_keys
+from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_search_keys
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 from transformer_mt.training.training_config import (
@@ -224,8 +224,8 @@ class Config(Section):
         for key, message in self.scoring.find_problems(self.data.tgt_lang):
             yield ("scoring", key), message
         if self.decoding.engine == "ctranslate2":
-            for section, key, message in self.unsupported_by_ctranslate2():
-                yield (section, key), f"{message}, or leave out decoding.engine: ctranslate2"
+            for key, message in find_unsupported_search_keys(self.decoding):
+                yield ("decoding", key), f"{message}, or leave out decoding.engine: ctranslate2"
         for key, message in self.schedule.find_problems(self.train.max_steps):
             yield ("schedule", key), message
 
@@ -288,11 +288,6 @@ class Config(Section):
         if self.data.needs_tag:
             for key in self.list_missing_tags():
                 yield key, f"is required, because each training source has a tag: set one of {known}"
-
-    def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
-        """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
-        yield from (("model", key, reason) for key, reason in find_unsupported_model_keys(self.model))
-        yield from (("decoding", key, reason) for key, reason in find_unsupported_search_keys(self.decoding))
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------

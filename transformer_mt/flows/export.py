@@ -31,6 +31,7 @@ from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints
 from transformer_mt.system import files
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.system.log import log
+from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_search_keys
 from transformer_mt.training.distributed import Ranks
 
 
@@ -209,12 +210,9 @@ def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: P
 def _check_ctranslate2(source: RunFolder) -> Config:
     """Return the configuration of a run. Raises `UserError` if CTranslate2 does not support it."""
     config = configuration.load_run(source)
-    if problems := list(config.unsupported_by_ctranslate2()):
-        lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
-        raise UserError(
-            f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n"
-            f"another value of `model` needs a new training; change `decoding` in {source.config}"
-        )
+    if problems := [*find_unsupported_search_keys(config.decoding)]:
+        lines = "\n".join(f"  decoding.{key}: {reason}" for key, reason in problems)
+        raise UserError(f"{source.path}: CTranslate2 does not support these settings of {source.config}:\n{lines}")
     return config
 
 

@@ -25,7 +25,7 @@ from transformer_mt.model.cpu_kernels import (
     uses_cpu_kernels,
 )
 from transformer_mt.model.cuda_kernels import packed_attention
-from transformer_mt.model.layers import FusedLinear, Linear, dropout, make_norm
+from transformer_mt.model.layers import FusedLinear, Linear, dropout
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import PackedMask
 from transformer_mt.model.positions import Rotation, rotate
@@ -58,9 +58,7 @@ class MultiHeadAttention(nn.Module):
     projects all three from one input (`project`). Cross-attention projects the queries from the target, and the keys
     and values from the encoder output.
 
-    Inference computes the projections itself, and then calls the same `split`, `prepare_queries` and `prepare_keys`,
-    and `infer` instead of `attend`. So a variant that changes queries, keys or scores changes these methods and
-    functions, and no other module.
+    Inference computes the projections itself, and then calls the same `split`, and `infer` instead of `attend`.
     """
 
     weights: Tensor | None = None
@@ -75,8 +73,6 @@ class MultiHeadAttention(nn.Module):
             d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
         )
         self.output = Linear(d_model, d_model, config.attention_output_bias)
-        self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
-        self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.attend: Callable[[Tensor, KeysValues, Mask, float], Tensor] = attend
         self.infer: Callable[[Tensor, KeysValues, Tensor], Tensor] = infer_attention
 
@@ -87,12 +83,11 @@ class MultiHeadAttention(nn.Module):
     def project_queries(self, x: Tensor) -> Tensor:
         """Project only queries, of cross-attention. [B, T, D] -> [B, H, T, E]."""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
-        return self.prepare_queries(self.split_heads(queries))
+        return self.split_heads(queries)
 
     def project_keys_values(self, states: Tensor) -> KeysValues:
         """Project only keys and values, of cross-attention. [B, S, D] -> 2 x [B, G, S, E]."""
-        keys, values = map(self.split_heads, self.queries_keys_values.project(states, 1, 3))
-        return KeysValues(self.prepare_keys(keys), values)
+        return KeysValues(*map(self.split_heads, self.queries_keys_values.project(states, 1, 3)))
 
     def forward(self, queries: Tensor, keys_values: KeysValues, mask: Mask) -> Tensor:
         """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
@@ -100,22 +95,14 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
     def split(self, projected: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, KeysValues]:
-        """Split a projection into queries, keys and values. [B, L, (H + 2 G) E] -> [B, H, L, E], 2 x [B, G, L, E]."""
+        """Split a projection into heads, and rotate. [B, L, (H + 2 G) E] -> [B, H, L, E], 2 x [B, G, L, E]."""
         heads, groups = self.split_heads(projected), self.n_kv_heads  # [B, H + 2 G, L, E]
         queries, keys, values = heads.split_with_sizes([self.n_heads, groups, groups], dim=1)
-        return self.prepare_queries(queries, rotation), KeysValues(self.prepare_keys(keys, rotation), values)
+        return rotate(queries, rotation), KeysValues(rotate(keys, rotation), values)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Split the last dimension into heads. [B, L, H * E] -> [B, H, L, E]."""
         return x.view(x.size(0), x.size(1), -1, self.d_head).transpose(1, 2)
-
-    def prepare_queries(self, queries: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """Normalise and rotate queries. [B, H, L, E] -> [B, H, L, E]."""
-        return rotate(self.query_norm(queries).to(queries.dtype), rotation)
-
-    def prepare_keys(self, keys: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """Normalise and rotate keys. [B, G, L, E] -> [B, G, L, E]."""
-        return rotate(self.key_norm(keys).to(keys.dtype), rotation)
 
     def record_weights(self) -> None:
         """Let each later pass without packed sentences store its attention weights."""

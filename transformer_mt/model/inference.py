@@ -276,7 +276,7 @@ class _Attention:
     def attend_to_source(self, h: Tensor, shape: torch.Size, memory: KeysValues, memory_mask: Tensor) -> Tensor:
         """Attend to the encoded source. [N, D], shape [B, K] -> [N, D]."""
         queries = self._attention.split_heads(self._project(h).view(*shape, -1))  # [B, H, K, E]
-        return self._attend(self._attention.prepare_queries(queries), memory, memory_mask)
+        return self._attend(queries, memory, memory_mask)
 
     def _attend(self, queries: Tensor, keys_values: KeysValues, mask: Tensor) -> Tensor:
         """Attend and project the output. [B, H, L, E], 2 x [B, G, C, E], a mask of `_Stack.expand_mask` -> [N, D]."""

@@ -132,10 +132,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
-    """Build the normalisation that `config.norm` names, of the model's width unless `width` is given."""
+def make_norm(config: ModelConfig) -> nn.Module:
+    """Build the normalisation that `config.norm` names."""
     norm_class = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm]
-    return norm_class(width or config.d_model, eps=config.norm_eps)
+    return norm_class(config.d_model, eps=config.norm_eps)
 
 
 class Dropout(nn.Module):

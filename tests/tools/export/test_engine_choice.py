@@ -113,12 +113,6 @@ def test_auto_searches_with_ctranslate2_and_aligns_with_torch(options: str, part
     assert refused.stdout == ""
 
 
-def test_an_unsupported_model_is_refused(run: Path, tmt: Tmt) -> None:
-    text = (run / "config.yaml").read_text(encoding="utf-8")
-    (run / "config.yaml").write_text(text.replace("qk_norm: false", "qk_norm: true"), encoding="utf-8")
-    assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "model.qk_norm", "--engine torch")
-
-
 def test_evaluate_and_synthesize_take_the_engine(run: Path, tmt: Tmt) -> None:
     options = ("--direction", "forward", "--mono", "train.en")
     for engine, name in (("torch", "torch"), ("ctranslate2", "ctranslate2 ")):

@@ -41,7 +41,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "positions": "rotary",
         "activation": "swiglu",
         "n_kv_heads": 1,
-        "qk_norm": True,
         "attention_bias": False,
         "attention_output_bias": False,
         "feed_forward_bias": False,

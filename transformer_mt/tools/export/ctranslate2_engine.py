@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -260,27 +260,6 @@ def check_device(device: str) -> None:
 
 # --- what CTranslate2 supports ----------------------------------------------------------------------------------------
 
-TRAINING_KEYS = ("dropout", "freeze")  # without effect on a trained model
-SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
-SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
-    "positions": ("sinusoidal", "learned", "rotary", "none"),
-    "norm": ("layernorm", "rmsnorm"),
-    "norm_position": ("pre", "post"),
-    "qk_norm": (False,),
-    "embedding_norm": (True, False),
-    "scale_embeddings": (True, False),
-    "tie_embeddings": ("all", "decoder", "none"),
-    "activation": ("relu", "gelu", "silu", "geglu", "swiglu"),
-    "feed_forward_bias": (True, False),
-    "attention_bias": (True, False),
-    "attention_output_bias": (True, False),
-    "output_bias": (True, False),
-}
-"""Values of the other keys that CTranslate2 (4.8) can represent. Of a key that is not here, only the default is."""
-REASONS = {
-    "qk_norm": "CTranslate2 normalises the queries of cross-attention before they are split into heads, this model "
-    "afterwards",
-}
 KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
     *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram"),
@@ -288,18 +267,6 @@ KNOWN_SEARCH_KEYS = (
     *("protect_patterns", "glossary", "guard", "batch_tokens"),
 )
 """Keys of section `decoding` that CTranslate2 supports, or that are refused below with a reason."""
-
-
-def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield each key of section `model` that CTranslate2 is not known to support, and the reason."""
-    for name, section in (("", config), ("encoder.", config.encoder), ("decoder.", config.decoder)):
-        for key, field in type(section).model_fields.items():
-            value = getattr(section, key)
-            supported = SUPPORTED_MODEL_VALUES.get(key, (field.default,))
-            if value not in supported and key not in (*TRAINING_KEYS, *SIZES, "encoder", "decoder"):
-                wrong, *choices = (json.dumps(each).strip('"') for each in (value, *supported))  # as in YAML
-                reason = REASONS.get(key, "CTranslate2 is not known to support it")
-                yield f"{name}{key}", f"{wrong}: {reason}; choose {' or '.join(choices)}"
 
 
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:

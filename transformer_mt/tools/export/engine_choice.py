@@ -50,7 +50,6 @@ from transformer_mt.tools.export.ctranslate2_engine import (
     CTranslate2Engine,
     check_device,
     find_length_limits,
-    find_unsupported_model_keys,
     import_ctranslate2,
 )
 
@@ -133,8 +132,6 @@ class _Conversion:
     ) -> _Conversion:
         """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
         model = run.read_section("model", ModelConfig)
-        for key, reason in find_unsupported_model_keys(model):
-            raise UnavailableError(f"model.{key}: {reason}")
         positions, _ = find_length_limits(model, config, tokenizers)
         if model.max_sequence_length is None and positions == MAX_POSITIONS:
             raise UnavailableError(f"decoding allows {MAX_POSITIONS:,} tokens or more, too many for CTranslate2")

@@ -20,7 +20,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_engine import TRAINING_KEYS, list_vocabulary
+from transformer_mt.tools.export.ctranslate2_engine import list_vocabulary
 from transformer_mt.tools.export.sentencepiece_model import convert_tokenizer
 from transformer_mt.tools.importing.imported_model import UNUSED_BIAS
 from transformer_mt.tools.importing.layer_tensors import DECODING_KEYS, LAYERS, STACKS, list_tensors, make_model_config
@@ -60,7 +60,7 @@ def make_settings(config: ModelConfig, tokenizers: TokenizerPair) -> dict[str, A
         ours, theirs = (each.for_stack(getattr(each, stack)) for each in (config, imported))
         for key in type(config).model_fields:
             values = getattr(ours, key), getattr(theirs, key)
-            if key not in (*TRAINING_KEYS, *STACKS, "tie_embeddings") and values[0] != values[1]:
+            if key not in ("dropout", "freeze", *STACKS, "tie_embeddings") and values[0] != values[1]:
                 raise UserError(
                     f"model.{key}: {json.dumps(values[0])}: an imported MarianMTModel has {json.dumps(values[1])}"
                 )
