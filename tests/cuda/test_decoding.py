@@ -115,7 +115,7 @@ def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
     "settings",
     [
         {},
-        {"norm_position": "post", "embedding_norm": True, "positions": "learned"},
+        {"norm_position": "post", "positions": "learned"},
         {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu"},
     ],
     ids=["default", "post-norm", "rotary"],

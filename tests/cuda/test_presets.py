@@ -45,7 +45,7 @@ VARIANTS = {
     "learned positions": ["model.positions=learned"],
     "output bias": ["model.output_bias=true"],
     "untied": ["model.tie_embeddings=none"],
-    "embedding norm": ["model.embedding_norm=true", "model.norm_position=post"],
+    "post-norm": ["model.norm_position=post"],
     "narrow heads": ["model.n_heads=16"],  # which no kernel can pack
 }
 

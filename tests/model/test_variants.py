@@ -41,7 +41,6 @@ VARIANTS: dict[str, list[Any]] = {
     "activation": ["relu", "gelu", "silu", "geglu", "swiglu"],
     "tie_embeddings": ["all", "decoder", "none"],
     "scale_embeddings": [True, False],
-    "embedding_norm": [False, True],
     "attention_bias": [True, False],
     "attention_output_bias": [True, False],
     "feed_forward_bias": [True, False],
@@ -166,10 +165,10 @@ def test_rms_norm_does_not_overflow_in_fp16() -> None:
 
 
 def test_tied_embeddings_share_only_their_matrix(make_model: MakeModel) -> None:
-    model = make_model(positions="learned", embedding_norm=True)
+    model = make_model(positions="learned")
     src, tgt = cast(Any, (model.encoder.embedding, model.decoder.embedding))
     assert src.tokens is tgt.tokens and model.output.weight is tgt.tokens.weight
-    assert src.positions.table is not tgt.positions.table and src.norm.weight is not tgt.norm.weight
+    assert src.positions.table is not tgt.positions.table
 
 
 def test_without_positions_the_encoder_ignores_order(make_model: MakeModel) -> None:
@@ -188,11 +187,9 @@ def test_rotary_models_depend_only_on_distance(make_model: MakeModel) -> None:
     torch.testing.assert_close(model.encode(moved)[0][:, 7:], model.encode(SRC[:1])[0], atol=1e-5, rtol=1e-5)
 
 
-def test_embeddings_can_be_unscaled_and_normalised(make_model: MakeModel) -> None:
+def test_embeddings_can_be_unscaled(make_model: MakeModel) -> None:
     embedding = make_model(scale_embeddings=False, positions="none").encoder.embedding
     assert torch.equal(embedding(SRC), embedding.tokens.weight[SRC])
-    normalised = make_model(embedding_norm=True).encoder.embedding(SRC)
-    torch.testing.assert_close(normalised.mean(-1), torch.zeros(3, 5), atol=1e-5, rtol=0)
 
 
 def biases(model: nn.Module, name: str) -> int:

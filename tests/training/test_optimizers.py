@@ -124,7 +124,6 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
         yield path.stem, configuration.load(path).model
     for tie, norm, positions in product(("all", "decoder", "none"), ("layernorm", "rmsnorm"), ("learned", "rotary")):
         settings = {
-            "embedding_norm": True,
             "output_bias": True,
             "activation": "swiglu",
             "n_kv_heads": 2,

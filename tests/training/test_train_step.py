@@ -288,7 +288,7 @@ def test_a_step_that_overflows_in_fp16_changes_only_the_scale(stream, make_train
 # --- Frozen parts of the model: they keep every bit, and need neither gradients nor optimizer state -------------------
 
 MakeModel = Callable[..., Transformer]
-FULL = {"positions": "learned", "output_bias": True, "embedding_norm": True}
+FULL = {"positions": "learned", "output_bias": True}
 NAMES = {  # the start of the names of the parameters of each part
     "embeddings": tuple(f"{stack}.embedding.{part}" for stack in ("encoder", "decoder") for part in ("tokens", "norm")),
     "positions": ("encoder.embedding.positions", "decoder.embedding.positions"),

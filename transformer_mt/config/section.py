@@ -163,7 +163,10 @@ REMOVED = {
     "model.norm_position=sublayer": Removed(
         "was removed, because no benefit was measured: choose pre; a run that was trained with it needs version 0.2.0"
     ),
-    "model.qk_norm": Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false"),
+    **dict.fromkeys(
+        ["model.qk_norm", "model.embedding_norm"],
+        Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false"),
+    ),
     "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
     "decoding.repetition_penalty": Removed(
         "was removed; delete this key, and use no_repeat_ngram against repetitions", "1.0"

@@ -65,8 +65,6 @@ class ModelConfig(Section):
     """pre: before each sub-layer; post: after the sum, as in the paper"""
     norm_eps: float = Field(default=1e-5, gt=0)
     """added to the variance (or mean square) in normalisation"""
-    embedding_norm: bool = False
-    """normalise the sum of embeddings and positions"""
     scale_embeddings: bool = True
     """multiply token embeddings by sqrt(d_model)"""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"

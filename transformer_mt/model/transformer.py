@@ -21,7 +21,6 @@ from transformer_mt.model.layers import (
     Linear,
     initialise,
     make_final_norm,
-    make_norm,
     make_residual,
 )
 from transformer_mt.model.model_config import ModelConfig
@@ -63,11 +62,10 @@ class Embedding(nn.Module):
         self.tokens = tokens or make_token_embedding(vocabulary, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.positions = make_positions(config)
-        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids at `positions`, by default from 0. [B, L] -> [B, L, D]."""
-        return self.norm(self.positions(self.tokens(ids) * self.scale, positions))
+        return self.positions(self.tokens(ids) * self.scale, positions)
 
 
 def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:

@@ -31,7 +31,7 @@ MakeTranslator = Callable[..., Translator]
 VARIANTS: dict[str, dict[str, Any]] = {
     "the default": {},
     "post-norm, RMSNorm": {"norm": "rmsnorm", "norm_position": "post"},
-    "eps of RMSNorm, embedding norm": {"norm_eps": 0.1, "norm": "rmsnorm", "embedding_norm": True},
+    "eps of RMSNorm": {"norm_eps": 0.1, "norm": "rmsnorm"},
     "gelu, eps, multi-query": {"activation": "gelu", "norm_eps": 0.1, "n_kv_heads": 1},
     "silu, no output bias": {"activation": "silu", "attention_output_bias": False},
     "geglu, no positions": {"activation": "geglu", "positions": "none"},

@@ -84,7 +84,6 @@ def test_a_changed_run_is_exported_as_it_is(tmp_path: Path, tmt: Tmt) -> None:
         ("model", {"norm_position": "pre"}, "model.norm_position"),
         ("model", {"norm": "rmsnorm"}, "model.norm"),
         ("model", {"activation": "swiglu"}, "activation_function"),
-        ("model", {"embedding_norm": True}, "model.embedding_norm"),
         ("model", {"positions": "rotary", "freeze": []}, "model.positions"),
         ("model", {"n_kv_heads": 1}, "model.n_kv_heads"),
     ],

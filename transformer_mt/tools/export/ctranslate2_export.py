@@ -103,7 +103,6 @@ def _make_stack(kind: Any, config: ModelConfig, n_layers: int) -> Spec:
         config.n_heads,
         pre_norm=config.norm_position == "pre",
         activation=import_ctranslate2().specs.common_spec.Activation[ACTIVATIONS[config.activation]],
-        layernorm_embedding=config.embedding_norm,
         ffn_glu=config.activation in ("geglu", "swiglu"),
         rms_norm=config.norm == "rmsnorm",
         rotary_dim=config.d_head if config.positions == "rotary" else None,
@@ -119,8 +118,6 @@ def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_p
         spec.position_encodings.encodings = _make_position_table(embedding, config, n_positions)
     elif hasattr(spec, "position_encodings"):  # the encoder specification has it even with rotary positions
         del spec.position_encodings
-    if config.embedding_norm:
-        _fill_norm(spec.layernorm_embedding, embedding.norm)
     if config.norm_position == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for layer_spec, layer in zip(spec.layer, cast(Any, stack.layers), strict=True):
