@@ -164,9 +164,10 @@ def make_marian(
     }
     model = transformers.MarianMTModel(transformers.MarianConfig(**config)).eval()
     randomise(model)
+    model.final_logits_bias[0, tgt["</s>"]] += 5  # so that translations end
     if is_published:
         model.model.shared.weight.data[tgt["<pad>"]] = 0
-    model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, max_length=64, forced_eos_token_id=None)
+    model.generation_config.update(num_beams=4, max_length=64, forced_eos_token_id=None)
     model.save_pretrained(folder)
     separate = {} if shared else {"separate_vocabs": True, "target_vocab_file": "target_vocab.json"}
     settings = {"source_lang": "en", "target_lang": "de", "tokenizer_class": "MarianTokenizer", **separate}
@@ -200,7 +201,7 @@ def make_m2m100(folder: Path, kind: str, **options: Any) -> Any:
     }
     model = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**config)).eval()
     randomise(model)
-    model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, max_length=64)
+    model.generation_config.update(num_beams=4, max_length=64)
     model.save_pretrained(folder)
     bias = torch.full((config["vocab_size"],), -1000.0)  # a translation consists of text and codes
     bias[2 : n_tokens + len(languages)] = 0

@@ -400,7 +400,7 @@ MAY_CHANGE_ON_RESUME = {
     "train.waiting",
     *("validation.every", "validation.patience", "validation.probes"),
     *("decoding.beam", "decoding.restore_case", "decoding.n_best"),
-    *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),
+    *("decoding.length_penalty_exponent", "decoding.min_length"),
     *("decoding.sample", "decoding.temperature", "decoding.top_k"),
     *("decoding.top_p", "decoding.seed", "decoding.tag"),
     *("decoding.markup", "decoding.protect_patterns", "decoding.engine"),

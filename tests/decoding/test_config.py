@@ -45,7 +45,7 @@ def test_method_name() -> None:
 
 def test_validation_is_greedy_and_keeps_only_length_limits() -> None:
     limits = {"max_length_factor": 1.5, "max_length_offset": 3, "max_source_length": 99, "batch_tokens": 77}
-    ours = {"beam": 7, "n_best": 3, "min_length": 4, "no_repeat_ngram": 3, "sample": True}
+    ours = {"beam": 7, "n_best": 3, "min_length": 4, "sample": True}
     config = DecodingConfig.model_validate({**limits, **ours}).for_validation()
     assert config == DecodingConfig.model_validate({**limits, "beam": 1, "min_length": 0})
 

@@ -16,7 +16,6 @@ from transformer_mt.decoding.search import (
     Hypothesis,
     LogitsProcessor,
     MinLength,
-    NoRepeatNgram,
     beam_candidates,
     beam_search,
 )
@@ -39,39 +38,6 @@ def run_search(
 def with_rule(scores: Scores, rule: Callable[[list[int], list[float]], list[float]]) -> Scores:
     """Return log-probabilities that a rule changes for each prefix."""
     return lambda prefixes: [rule(ids, row) for ids, row in zip(prefixes, scores(prefixes), strict=True)]
-
-
-# --- repetition -------------------------------------------------------------------------------------------------------
-
-
-def grams(ids: list[int], n: int) -> list[tuple[int, ...]]:
-    return [tuple(ids[start : start + n]) for start in range(len(ids) - n + 1)]
-
-
-@BEAMS
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_repeat_ngram_equals_reference(
-    toy: Any, reference_search: ReferenceSearch, assert_same: AssertSame, n: int, beam: int
-) -> None:
-    def ban(ids: list[int], row: list[float]) -> list[float]:
-        return [NEG_INF if (*ids, i)[-n:] in grams(ids, n) else score for i, score in enumerate(row)]
-
-    config, vocab = DecodingConfig(beam=beam, min_length=6), 14 if n == 1 else 5
-    language = toy(range(len(LIMITS)), vocab)
-    found, free = run_search(language, config, NoRepeatNgram(n)), run_search(toy(range(len(LIMITS)), vocab), config)
-    for i, limit in enumerate(LIMITS):
-        assert_same(found[i], reference_search(with_rule(language.scores(i), ban), limit, config))
-        assert all(len(set(grams(one.ids, n))) == len(grams(one.ids, n)) for one in found[i])
-    assert found != free, "without the processor some repeat"
-
-
-@pytest.mark.parametrize("least", [0, 9])
-def test_ngram_may_repeat_if_every_token_is_forbidden(toy: Any, least: int) -> None:
-    """With three words and no EOS before nine tokens, the fourth token must be a repetition."""
-    config = DecodingConfig(beam=3, min_length=least)
-    for found in run_search(toy(range(6), 4), config, NoRepeatNgram(1), limits=[12] * 6):
-        assert found[0].finished
-        assert all(len(one.ids) >= least and len(set(one.ids[:3])) == min(3, len(one.ids)) for one in found)
 
 
 # --- tags -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,12 @@ from transformer_mt.system.log import make_visible
 MAX_KEYS = 4  # suggested keys, if several sections have a key of this name
 REMOVED_OPTIONS = {
     **dict.fromkeys(
-        ["translate --repetition-penalty", "evaluate --repetition-penalty"], "--no-repeat-ngram forbids repetitions"
+        [
+            f"{name} --{kind}"
+            for name in ("translate", "evaluate")
+            for kind in ("no-repeat-ngram", "repetition-penalty")
+        ],
+        "the guard searches looping translations again",
     ),
     "translate --prefix": "--n-best prints other translations, and --glossary fixes terms",
     "evaluate --hyp": "name the file in place of RUN: tmt evaluate F --ref G",

@@ -245,7 +245,6 @@ class SearchOptions(OptionGroup):
         metavar="L",
         parse=MaxLength.parse,
     )
-    no_repeat_ngram: int | None = option("forbid repeated n-grams of N tokens (0: off)", metavar="N")
     batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
     tag: str | None = tag_option()
     decoding: tuple[DecodingKey, ...] | None = option(

@@ -168,9 +168,12 @@ REMOVED = {
         Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false"),
     ),
     "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
-    "decoding.repetition_penalty": Removed(
-        "was removed; delete this key, and use no_repeat_ngram against repetitions", "1.0"
-    ),
+    **{
+        f"decoding.{key}": Removed(
+            "was removed: delete this key; decoding.guard searches looping translations again", default
+        )
+        for key, default in {"no_repeat_ngram": "0", "repetition_penalty": "1.0"}.items()
+    },
     "optimizer.ema_decay": Removed(
         "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt export --average"
     ),

@@ -46,8 +46,6 @@ class DecodingConfig(Section):
     """offset of the maximum length"""
     max_source_length: int = Field(default=1024, ge=2)
     """maximum source length in tokens; longer sources are truncated with a warning"""
-    no_repeat_ngram: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
-    """forbid an n-gram of this many tokens to occur twice in a translation; 0: off"""
     sample: Annotated[bool, MAY_CHANGE] = False
     """draw n_best random translations instead of beam search"""
     temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0.001)

@@ -153,14 +153,7 @@ class TorchEngine:
             for ids, n_required_tokens in zip(sources, n_required, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
-        has_constraint = constraints is not None
-        processors = make_processors(
-            config,
-            tokenizer.eos_id,
-            has_constraint=has_constraint,
-            tgt_tags=tgt_tags,
-            device=device,
-        )
+        processors = make_processors(config, tokenizer.eos_id, tgt_tags, device)
         choose_candidates = beam_candidates
         if constraints is not None:
             constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)

@@ -59,53 +59,13 @@ class ForcedTag(LogitsProcessor):
         self.tags = self.tags[rows]
 
 
-class NoRepeatNgram(LogitsProcessor):
-    """Forbids a second occurrence of an n-gram (Paulus et al. 2018), unless that would forbid every token."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.history: Tensor | None = None  # tokens that each beam has generated [B, K, t]
-
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid tokens that would complete an earlier n-gram. [b, K, V] -> [b, K, V]."""
-        if self.history is None or position < self.n:
-            return log_probs
-        ngrams = self.history[rows].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
-        newest = self.history[rows, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
-        is_repeated = (ngrams[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
-        banned = torch.zeros_like(log_probs).scatter_add_(2, ngrams[..., -1], is_repeated.to(log_probs.dtype))
-        allowed = log_probs.masked_fill(banned > 0, -torch.inf)
-        return torch.where((allowed > -torch.inf).any(-1, keepdim=True), allowed, log_probs)
-
-    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
-        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
-        new = tokens[:, :, None]  # [B, K, 1]
-        if self.history is None:
-            self.history = new
-        else:
-            kept = self.history.gather(1, parents[:, :, None].expand(-1, -1, self.history.size(2)))
-            self.history = torch.cat([kept, new], dim=2)  # [B, K, t + 1]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these sentences, in this order. [B']."""
-        if self.history is not None:
-            self.history = self.history[rows]
-
-
 def make_processors(
-    config: DecodingConfig,
-    eos: int,
-    *,
-    has_constraint: bool,
-    tgt_tags: Sequence[int] | None,
-    device: torch.device,
+    config: DecodingConfig, eos: int, tgt_tags: Sequence[int] | None, device: torch.device
 ) -> list[LogitsProcessor]:
     """Return the processors that the options and the tags of a batch ask for."""
     processors: list[LogitsProcessor] = [MinLength(config.min_length + bool(tgt_tags), eos)]
     if tgt_tags:
         processors.append(ForcedTag(tgt_tags, device))
-    if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
-        processors.append(NoRepeatNgram(config.no_repeat_ngram))
     return processors
 
 

@@ -138,7 +138,6 @@ def test_int8_is_smaller_and_scores_follow_ours(make_translator: Callable[..., T
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("no_repeat_ngram", 3),
         ("sample", True),
         ("markup", "auto"),
         ("glossary", "terms.tsv"),

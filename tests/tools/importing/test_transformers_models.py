@@ -193,8 +193,17 @@ def to_ids(translator: Translator, tokens: Sequence[str]) -> list[int]:
 def test_settings_of_the_source_are_those_of_the_run(imported: Imported) -> None:
     record = json.loads((imported.folder / "run" / "run.json").read_text("utf-8"))
     assert record["provenance"]["imported"]["format"] == type(imported.model).__name__
-    assert (imported.translator.config.beam, imported.translator.config.no_repeat_ngram) == (4, 2)
+    assert imported.translator.config.beam == 4
     assert imported.translator.tokenizers.needs_tag == (imported.tag is not None)
+
+
+def test_a_limit_of_ngrams_is_left_out_with_a_line(tmt: Tmt, tmp_path: Path) -> None:
+    make_marian(tmp_path / "source")
+    path = tmp_path / "source" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"no_repeat_ngram_size": 3}), "utf-8")
+    done = tmt("import", tmp_path / "source", "--output", tmp_path / "run")
+    assert_succeeded(done)
+    assert "no_repeat_ngram_size" in done.stderr
 
 
 @pytest.mark.slow
@@ -239,7 +248,7 @@ def test_ctranslate2_converts_the_source_to_the_same_model(tmt: Tmt, tmp_path: P
     tokens = [tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in texts]
     engine = ctranslate2.Translator(str(tmp_path / "converted"), intra_threads=1)
     theirs = engine.translate_batch(tokens, beam_size=4, max_decoding_length=30, min_decoding_length=1)
-    ours = load(tmp_path / "run").with_options({"no_repeat_ngram": 0, "max_length_offset": 30, "min_length": 1})
+    ours = load(tmp_path / "run").with_options({"max_length_offset": 30, "min_length": 1})
     found = [[token.strip("\ufdd0\ufdd1") for token in best.tokens] for best, *_ in ours.n_best(texts)]
     same = [one == other.hypotheses[0] for one, other in zip(found, theirs, strict=True)]
     assert sum(same) >= 38  # the search of CTranslate2 ends by another rule at the length limit

@@ -3,7 +3,7 @@
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
 
-- `min_length` and `no_repeat_ngram` remove tokens from the softmax, so the other tokens become more likely.
+- `min_length` removes EOS from the softmax, so the other tokens become more likely.
 - After a tag, a hypothesis ends at once only if EOS is the most likely token.
 - An empty source has an empty translation.
 
@@ -161,7 +161,6 @@ class CTranslate2Engine:
             num_hypotheses=n,
             patience=n / config.beam,
             length_penalty=config.length_penalty_exponent or MIN_LENGTH_PENALTY,
-            no_repeat_ngram_size=config.no_repeat_ngram,
             min_decoding_length=min(config.min_length + bool(tgt_tags), limit),
             max_decoding_length=limit,
             max_input_length=0,
@@ -262,7 +261,7 @@ def check_device(device: str) -> None:
 
 KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
-    *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram"),
+    *("max_length_factor", "max_length_offset", "max_source_length"),
     *("sample", "temperature", "top_k", "top_p", "seed", "tag", "restore_case", "markup"),
     *("protect_patterns", "glossary", "guard", "batch_tokens"),
 )
@@ -293,8 +292,8 @@ def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: boo
         return f"--precision {precision}: CTranslate2 computes a run in fp32"
     for key, reason in find_unsupported_search_keys(config.without_stages()):
         return f"decoding.{key}: {reason}"
-    if config.min_length > 1 or config.no_repeat_ngram:
-        return "CTranslate2 scores with min_length or no_repeat_ngram in another way"
+    if config.min_length > 1:
+        return "CTranslate2 scores with min_length in another way"
     return ""
 
 

@@ -29,7 +29,6 @@ def translate(sources, limit, src_tag, tgt_tag, decoding):
         beam_size=decoding["beam"],
         num_hypotheses=decoding["beam"],
         length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # with 0, the search stops too early
-        no_repeat_ngram_size=decoding["no_repeat_ngram"],
         min_decoding_length=min(decoding["min_length"] + len(tgt_tag), limit),
         max_decoding_length=limit,
         max_input_length=0,

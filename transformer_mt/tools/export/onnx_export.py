@@ -109,10 +109,7 @@ def check_settings(config: DecodingConfig, quantization: str) -> None:
     """Raise `UserError` for settings of the search that the script lacks, and for an unknown quantization."""
     if quantization not in QUANTIZATIONS:
         raise UserError(f"--quantization {quantization}: ONNX Runtime has {', '.join(QUANTIZATIONS)}")
-    unsupported = dict(find_unsupported_search_keys(config))
-    if config.no_repeat_ngram:
-        unsupported["no_repeat_ngram"] = ""
-    for key in unsupported:
+    for key, _ in find_unsupported_search_keys(config):
         value, default = getattr(config, key), json.dumps(type(config).model_fields[key].default).strip('"')
         raise UserError(f"decoding.{key}: {value}: translate.py of an ONNX model lacks it; set {default}")
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.system.log import log
 from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, read_optional_json, validate
 
 STACKS = ("encoder", "decoder")
@@ -96,12 +97,7 @@ def half_sinusoids(first: int, length: int, d_model: int) -> Tensor:
 # --- Transformers -----------------------------------------------------------------------------------------------------
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-DECODING_KEYS = {
-    "num_beams": "beam",
-    "length_penalty": "length_penalty_exponent",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "min_length": "min_length",
-}
+DECODING_KEYS = {"num_beams": "beam", "length_penalty": "length_penalty_exponent", "min_length": "min_length"}
 """Keys of `generation_config.json`, and those of section `decoding`."""
 LAYERS = LayerNames(
     layer="model.{stack}.layers.{number}.",
@@ -153,4 +149,6 @@ def read_decoding(folder: Path, settings: ModelSettings) -> dict[str, object]:
         value = values.get(theirs)
         if isinstance(value, int | float) and value >= 0:
             found[ours] = value
+    if n := values.get("no_repeat_ngram_size"):
+        log(f"no_repeat_ngram_size {n} of the source is left out: the guard searches looping translations again")
     return found
