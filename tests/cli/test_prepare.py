@@ -12,7 +12,6 @@ from transformer_mt.data.stages import Stage
 from transformer_mt.flows import configuration
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files
 
 FILTERS = "data.filters=[length, duplicate]"
 
@@ -45,15 +44,6 @@ def test_wrong_input_is_refused(
         tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path}", *arguments), *parts
     )
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
-
-
-def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
-    in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = sum(Path(f"train.{language}").stat().st_size for language in ("en", "de"))
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: needed - 1)
-    done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
-    assert_user_error(done, f"{tmp_path}/cache: ", "read", "data.cache_dir")
 
 
 def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_copy: Path, tmt: Tmt) -> None:

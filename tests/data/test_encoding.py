@@ -29,7 +29,6 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import encode_training
-from transformer_mt.system import files
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -193,21 +192,6 @@ def test_several_processes_write_the_arrays_of_one(
         runner = LocalRunner(workers)
         encode_corpus(corpus, tokenizers, LengthLimit(6, "truncate"), Path(f"cache{workers}"), runner)
     assert read_folder(Path("cache1")) == read_folder(Path("cache2"))
-
-
-def test_a_disk_without_space_is_reported_before_anything_is_encoded(
-    write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
-    corpus = write_corpus([("a b", "x")] * 500)
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
-    with pytest.raises(UserError, match=r"need about 13.0 kB, and 13.0 kB are free"):
-        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    assert not [*Path("cache").glob("encode-*")]
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26)
-    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (folder,) = Path("cache").glob("encode-*")
-    assert sum(file.stat().st_size for file in (folder / "00000").iterdir() if file.suffix != ".json") == 500 * 26 + 16
 
 
 def test_training_without_any_pair_left_is_refused(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:

@@ -286,21 +286,6 @@ def test_full_disk_is_reported_and_keeps_earlier_checkpoints(
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam keeps two numbers per weight beside the weight; existing checkpoints have their space already."""
-    model = nn.Linear(1000, 999, bias=False)
-    each = 3 * 4 * 999_000
-    present = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
-    line = None
-    for free, warns in ((4 * each - present, False), (4 * each - present - 1, True)):
-        monkeypatch.setattr(files, "read_free_disk_bytes", lambda _, free=free: free)
-        line = checkpoints.describe_disk_shortage(run, KeepConfig(), model)
-        assert (line is not None) == warns
-    assert line is not None
-    assert all(part in line for part in ("47.9 MB are free", "need up to 47.9 MB more", "12.0 MB each"))
-    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model) is None
-
-
 # --- Comparison of checkpoints by their scores ------------------------------------------------------------------------
 
 

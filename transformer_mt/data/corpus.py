@@ -193,11 +193,6 @@ class ParallelCorpus:
         """Return the first row of each shard, and the number of rows: [shards + 1]."""
         return self._count_selected_before(self.table_bounds)
 
-    @property
-    def n_bytes(self) -> int:
-        """Return the size of the tables on the disk."""
-        return sum(shard.path.stat().st_size for shard in self.shards)
-
     def _count_selected_before(self, table_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of selected rows before each row of the tables."""
         if self.selected is not None:

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -119,8 +119,6 @@ def _apply_length_limit(
 # --- encoded corpora --------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 7  # of the arrays on disk; part of the cache key
-BYTES_PER_PAIR = 20  # two offsets and a row
-SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
 
 Offsets = NDArray[np.int64]
 
@@ -210,14 +208,12 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Encode a corpus and apply the length limit, shard by shard.
 
-    Raises `UserError` if the disk has no space for the arrays, or a process was killed.
+    Raises `UserError` if the disk is full, or a process was killed.
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]
     encode = partial(encode_shard, corpus, tokenizers.to_dict(), limit)
     stage = Stage("encode", cache_dir, key, len(corpus.shards), encode)
-    if not stage.is_complete():
-        stage = replace(stage, n_bytes=_predict_bytes(corpus, BlockEncoder(tokenizers, limit)))
     results = runner(stage)
     id_types = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
     limit_counts = LengthLimitCounts()
@@ -270,13 +266,3 @@ def encode_shard(
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     # an empty file cannot be mapped
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
-
-def _predict_bytes(corpus: ParallelCorpus, encoder: BlockEncoder) -> float:
-    """Predict the size of the arrays from a sample."""
-    sample = corpus.sample(SAMPLE_SIZE)
-    n_bytes = BYTES_PER_PAIR * len(sample)
-    for side, (tokenizer, dtype) in enumerate(zip(encoder.sides, encoder.id_types, strict=True)):
-        n_tokens = sum(map(len, tokenizer.encode([pair[side] for pair in sample])))
-        n_bytes += n_tokens * np.dtype(dtype).itemsize
-    return n_bytes * len(corpus) / max(1, len(sample))

@@ -24,7 +24,6 @@ from transformer_mt.data.text_files import (
     SentencePair,
     UnpairedError,
     find_structure,
-    is_compressed,
     raise_bad_row,
     read_file_state,
     read_pairs,
@@ -159,7 +158,6 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 5  # of the cached tables and of their division into tasks; part of their key
-MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
 DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag")
 """Keys of a source that do not change its pairs."""
 TABLE_KEYS = {key for key in Source.model_fields if key not in DESCRIPTIVE_KEYS}
@@ -196,7 +194,7 @@ def load_corpus(
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]
     parts = _divide(source)
     task = partial(read_part, parts, columns, numbers, corpus.SHARD_PAIRS, max_bad_rows)
-    stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
+    stage = Stage("read", cache_dir, key, len(parts), task)
     found: list[Shard] = []
     hashes: list[str] = []
     results = runner(stage)
@@ -232,12 +230,6 @@ def _file_states(source: Source) -> list[object]:
         refuse_special_files(Path(source.dataset))
         files = sorted(_list_visible_files(Path(source.dataset)))
     return [read_file_state(path) for path in files]
-
-
-def _min_text_bytes(source: Source) -> int:
-    """Return a lower bound for the bytes of the tables of text files; 0 for other sources."""
-    files = [Path(name) for name in (*source.src, *source.tgt)]
-    return sum(path.stat().st_size * (MIN_COMPRESSION if is_compressed(path) else 1) for path in files)
 
 
 def _list_visible_files(folder: Path) -> Iterator[Path]:

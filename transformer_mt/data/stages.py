@@ -33,7 +33,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.files import (
     atomic_new_folder,
     build_cached,
-    check_cache_space,
     delete_folder,
     report_read_only_folder,
     write_text,
@@ -64,7 +63,6 @@ class Stage:
     key: Sequence[object]  # JSON values that determine the results, with a version of the format
     n_tasks: int
     run: Callable[[int, Path], TaskMetadata]  # writes the files of a task into a folder; must be picklable
-    n_bytes: float = 0  # estimated size of the files of all tasks
 
     @cached_property  # the key may be long
     def folder(self) -> Path:
@@ -97,11 +95,6 @@ class Stage:
             except (UserError, OSError):
                 if not (target / METADATA).exists():  # another machine may have finished it
                     raise
-
-    def check_space(self, n_tasks: int) -> None:
-        """Raise `UserError` if the disk has no space for the files of `n_tasks` tasks."""
-        needed = self.n_bytes * n_tasks / self.n_tasks
-        check_cache_space(self.cache_dir, needed, f"the files of the stage {self.name}")
 
     def is_complete(self) -> bool:
         """Return whether the index is written."""
@@ -167,7 +160,6 @@ class StageRunner(ABC):
 
         def run_all() -> None:
             if tasks := stage.unfinished():
-                stage.check_space(len(tasks))
                 report = ProgressReport(f"data: {stage.name}: finished", stage.n_tasks, "tasks")
                 with report.show(stage.n_tasks - len(tasks), bar=False):
                     self.run_tasks(stage, tasks, report)

@@ -23,7 +23,6 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import count_local_processes
 from transformer_mt.system import launcher
@@ -31,7 +30,7 @@ from transformer_mt.system.device import Machine, has_gpu_driver, read_gpu_bytes
 from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.memory_estimate import MemoryPrediction
+from transformer_mt.training.memory_estimate import MOMENTS_PER_WEIGHT, MemoryPrediction
 from transformer_mt.training.optimizers import list_trained_parameters
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.train_step import loss_and_gradients

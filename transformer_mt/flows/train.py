@@ -35,7 +35,7 @@ from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
+from transformer_mt.runs.checkpoints import find_resume_checkpoint
 from transformer_mt.runs.folder import (
     RunFolder,
     check_fingerprints,
@@ -249,12 +249,10 @@ def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart 
 
 
 def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStart | None) -> None:
-    """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
+    """Write `config.yaml` and `run.json`."""
     config = parts.config
     if warm_start is not None:
         log_rank0(warm_start.describe())
-    if warning := describe_disk_shortage(run, config.keep, parts.model):
-        log_rank0(warning)
     record_start(
         run,
         render_yaml(config),

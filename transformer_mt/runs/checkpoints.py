@@ -35,7 +35,6 @@ State = dict[str, Any]
 """A training state: tensors, numbers and strings, and lists and dicts of them."""
 
 STATE = "training.pt"
-MOMENTS_PER_WEIGHT = 2  # that Adam stores; Muon stores one
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -119,20 +118,6 @@ def delete_later_checkpoints(run: RunFolder, step: int) -> None:
     for saved_step, folder in run.list_checkpoint_folders().items():
         if saved_step > step:
             files.delete_folder(folder)
-
-
-def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module) -> str | None:
-    """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written."""
-    each = sum((1 + MOMENTS_PER_WEIGHT * weight.requires_grad) * weight.nbytes for weight in model.parameters())
-    present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
-    needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
-    if needed <= free:
-        return None
-    return (
-        f"warning: {run.path}: {files.format_bytes(free)} are free on this disk, and the checkpoints need up to "
-        f"{files.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
-        f"{files.format_bytes(each)} each)"
-    )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -320,21 +320,6 @@ def find_existing_parent(path: Path) -> Path:
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
-def read_free_disk_bytes(folder: Path) -> int:
-    """Return the bytes that can still be written to the disk of a folder."""
-    return shutil.disk_usage(folder).free
-
-
-def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
-    """Raise `UserError` if the disk of `data.cache_dir` has no space for `what`, which needs so many bytes."""
-    free = read_free_disk_bytes(find_existing_parent(cache_dir))
-    if needed > free:
-        raise UserError(
-            f"{cache_dir.absolute()}: {what} need about {format_bytes(needed)}, and {format_bytes(free)} are free;\n"
-            "make room, or set data.cache_dir to a folder on a larger disk"
-        )
-
-
 def measure_folder(folder: Path) -> int:
     """Return the total size of the files below a folder. Files that are deleted meanwhile are not counted."""
     total = 0

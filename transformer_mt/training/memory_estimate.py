@@ -18,7 +18,6 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.system.device import is_out_of_memory, release_memory
 from transformer_mt.system.files import format_bytes
 
@@ -26,6 +25,7 @@ CPU_TOKENS = 4096  # `batches.tokens: auto` on anything but a CUDA GPU
 MIN_TOKENS, MAX_TOKENS = 256, 2**18  # range of `batches.tokens: auto`
 MIN_BATCHES = 50  # per epoch with `batches.tokens: auto`, because larger batches of a small corpus train badly
 MEMORY_SHARE = 0.9  # of the GPU memory with `batches.tokens: auto`; fragmentation needs the rest
+MOMENTS_PER_WEIGHT = 2  # that Adam stores; Muon stores one
 
 TryBatch = Callable[[Batch], object]
 """Computes loss and gradients of a batch. Raises torch's error if memory runs out."""

@@ -159,7 +159,7 @@ def find_duplicates(
     n_shards, n_ranges = len(corpus.shards), count_ranges(len(corpus))
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, normalized]
     hash_shard = partial(_hash_shard, corpus, of, normalized)
-    hashed = runner(Stage("hash", cache_dir, key, n_shards, hash_shard, len(corpus) * _HASHED.itemsize))
+    hashed = runner(Stage("hash", cache_dir, key, n_shards, hash_shard))
     find_in_range = partial(_find_duplicates_in_range, [result.folder for result in hashed], corpus.bounds, n_ranges)
     found = runner(Stage("duplicates", cache_dir, [*key, n_ranges], n_ranges, find_in_range))
     n_rows = sum(result.metadata["n_rows"] for result in found)
@@ -413,8 +413,7 @@ def find_near_duplicates(
     key: list[object] = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, bands.count, bands.size]
 
     write_bands = partial(_write_bands, corpus, of, bands, equal)
-    n_bytes = len(corpus) * bands.count * _BAND_ENTRY.itemsize
-    hashed = runner(Stage("minhash", cache_dir, key, n_shards, write_bands, n_bytes))
+    hashed = runner(Stage("minhash", cache_dir, key, n_shards, write_bands))
 
     band_files = [(result.folder / _BANDS_FILE, int(result.metadata["n_texts"])) for result in hashed]
     find_candidates = partial(_find_candidates_in_range, band_files, corpus.bounds, bands, similarity, n_ranges)

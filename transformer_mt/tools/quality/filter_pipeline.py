@@ -239,7 +239,7 @@ def _run_filter_stage(
     key = [FORMAT_VERSION, corpora, states, context.languages, others]
     shard_filters = ShardFilters(pairs, context, filters[part], [])
     write = FilterTask(shard_filters)
-    stage = Stage("filter", cache_dir, key, len(pairs.shards), write, pairs.n_bytes if write.changes_text else 0)
+    stage = Stage("filter", cache_dir, key, len(pairs.shards), write)
     if not stage.is_complete():
         found = find_pairs(pairs, context, filters[part], cache_dir, runner)
         stage = replace(stage, run=FilterTask(replace(shard_filters, found=found)))
