@@ -331,17 +331,16 @@ def check_compatible(first: LoadedRun, other: LoadedRun) -> None:
     first_languages, languages = (f"{one.data.src_lang} to {one.data.tgt_lang}" for one in (first, other))
     if languages != first_languages:
         raise UserError(f"{name} translates {languages}, and {first_path} {first_languages}")
-    if other.tokenizers.source_bos != first.tokenizers.source_bos:
-        raise UserError(f"{name} differs from {first_path} in tokenizer.source_bos; retrain one of them")
     if other.tokenizers.to_dict() != first.tokenizers.to_dict():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
         section = {
             "kind": find_kind(first.tokenizers.src.backend),
             "joint": first.tokenizers.joint,
+            "source_bos": first.tokenizers.source_bos,
             **dict.fromkeys(keys, str(first.folder.tokenizer)),
         }
         remedy = quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
         raise UserError(
-            f"{name} has another vocabulary, or other tags, than {first_path}; retrain it with the same tags in "
+            f"{name} has another tokenizer, or other tags, than {first_path}; retrain it with the same tags in "
             f"data.train, in the same order, and {remedy}"
         )

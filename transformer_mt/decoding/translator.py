@@ -12,7 +12,7 @@ import copy
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
@@ -267,7 +267,7 @@ class Translator:
         `tags` has the tag of each text; by default it is `decoding.tag`.
         """
         translator = self.with_options(options) if options else self
-        check_lists(texts=texts)
+        check_is_list("texts", texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
         translator.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
         chosen = [translator.config.tag] * len(texts) if tags is None else tags
@@ -432,7 +432,10 @@ class Translator:
         `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
         for warnings, by default 1, 2, ...
         """
-        check_lists(sources=sources, targets=targets)
+        check_is_list("sources", sources)
+        check_is_list("targets", targets)
+        if len(sources) != len(targets):
+            raise UserError(f"sources: {len(sources)}, targets: {len(targets)}; give one for each")
         line_numbers = resolve_line_numbers(len(sources), line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
         ((src_tag, tgt_tag),) = self.tag_ids()
@@ -593,23 +596,10 @@ def name_line(line_number: int) -> str:
     return f"line {line_number % PART_STRIDE}"
 
 
-def check_lists(**arguments: object) -> None:
-    """Check the lists of texts that a caller gives, by the names of the parameters.
-
-    Raises `UserError` for a value that is not a list of texts, and for lists of different lengths. A string is not a
-    list, because its letters would be translated one by one.
-    """
-    lengths: dict[str, int] = {}
-    for name, texts in arguments.items():
-        if not isinstance(texts, Collection) or isinstance(texts, str | Mapping | Set):
-            raise UserError(f"{name} is of type {type(cast(object, texts)).__name__}: give a list of texts")
-        for i, text in enumerate(cast(Collection[object], texts)):
-            if not isinstance(text, str) and not (name == "texts" and isinstance(text, Segment)):
-                raise UserError(f"{name}[{i}] is of type {type(text).__name__}: give a text")
-        lengths[name] = len(cast(Collection[object], texts))
-    if len({*lengths.values()}) > 1:
-        counts = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise UserError(f"{counts}; give one for each")
+def check_is_list(name: str, texts: Sequence[object]) -> None:
+    """Raise `UserError` for a single text, whose letters would be translated one by one."""
+    if isinstance(texts, str):
+        raise UserError(f"{name} is a text: give a list of texts")
 
 
 def resolve_line_numbers(n_texts: int, line_numbers: Sequence[int] | None) -> Sequence[int]:
