@@ -128,7 +128,7 @@ def test_sides_of_one_language_are_different_files(pairs: list[Pair]) -> None:
     targets = [src if i % 3 == 0 else f"I know that {src} It is true." for i, src in enumerate(sources)]
     for name, lines in (("a.en", targets), ("b.en", sources)):
         Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    text = "data: {src_lang: en, tgt_lang: en, train: {src: a.en, tgt: b.en, reverse: true, tag: x}, cache_dir: cache}"
+    text = "data: {src_lang: en, tgt_lang: en, train: {src: b.en, tgt: a.en, tag: x}, cache_dir: cache}"
     Path("same.yaml").write_text(text, encoding="utf-8")
     config_path, _ = repair_corpus(configuration.load(Path("same.yaml")), Path("new"))
     (train,) = configuration.load(config_path).data.train_sources
@@ -144,7 +144,7 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair]) -> None:
     Path("back.de").write_text("".join(f"{line}\n" for line in [*de[500:900], *de[901:1500]]), encoding="utf-8")
     train = """
     - {name: web, src: train.en, tgt: train.de, weight: 3, tag: 2de}
-    - {name: back, src: back.en, tgt: back.de, reverse: true, weight: 1, tag: 2en}"""
+    - {name: back, src: back.de, tgt: back.en, src_lang: de, tgt_lang: en, weight: 1, tag: 2en}"""
     text = f"data:\n  src_lang: en\n  tgt_lang: de\n  cache_dir: cache\n  train:{train}\n"
     Path("two.yaml").write_text(text, encoding="utf-8")
     config_path, counts = repair_corpus(configuration.load(Path("two.yaml")), Path("new"))
@@ -157,7 +157,7 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair]) -> None:
         ("web", 3, "2de"),
         ("back", 1, "2en"),
     ]
-    assert new_back.languages("en", "de") == ("de", "en") and not new_back.reverse
+    assert new_back.languages("en", "de") == ("de", "en")
     for source, expected, counts in ((new_web, pairs[:500], web), (new_back, pairs[500:1500], back)):
         (src,), (tgt,) = (
             (Path(file).read_text(encoding="utf-8").splitlines() for file in side) for side in (source.src, source.tgt)

@@ -232,7 +232,7 @@ def test_resume_of_a_mixture_is_exact(text: Path, tmp_path: Path) -> None:
     values = make_config(text, tmp_path).model_dump(mode="json", exclude_defaults=True)
     pair = {"src": str(text / "t.en"), "tgt": str(text / "t.de")}
     there = {"name": "there", "tag": "2de", "weight": 3, **pair}
-    back = {"name": "back", "tag": "2en", "weight": 1, "reverse": True, **pair}
+    back = {"name": "back", "tag": "2en", "weight": 1, "src": pair["tgt"], "tgt": pair["src"]}
     values["data"] |= {"train": [there, back], "test": {}}
 
     def mixed(runs_dir: Path) -> Config:

@@ -160,25 +160,20 @@ class Source(Section):
     """column of the translations (default: data.tgt_lang)"""
     columns: Names = ()
     """columns of a .tsv or .csv without a header, in order, such as [src, tgt] or [en, _, de]; _ is not read"""
-    reverse: bool = False
-    """exchange both sides: the pairs train, or test, the other direction"""
     src_lang: Language | None = None
-    """language of the sources, after reverse (default: data.src_lang, with reverse data.tgt_lang)"""
+    """language of the sources (default: data.src_lang)"""
     tgt_lang: Language | None = None
-    """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
+    """language of the translations (default: data.tgt_lang)"""
     tag: TagName | None = None
     """symbol before each source sentence, such as 2de; or before source and target, such as en:de, or :de for one"""
 
     def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
         """Return the languages of both sides. The arguments are those of the configuration."""
-        default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
-        return self.src_lang or default[0], self.tgt_lang or default[1]
+        return self.src_lang or src_lang, self.tgt_lang or tgt_lang
 
     def find_columns(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
-        """Return the columns of both sides before `reverse`. The arguments are those of the configuration."""
+        """Return the columns of both sides. The arguments are the languages of the configuration."""
         src, tgt = self.languages(src_lang, tgt_lang)
-        if self.reverse:
-            src, tgt = tgt, src
         if {"src", "tgt"} <= {*self.columns}:
             src, tgt = "src", "tgt"
         return self.src_column or src, self.tgt_column or tgt
@@ -187,10 +182,6 @@ class Source(Section):
     def files(self) -> Sequence[str]:
         """Return all text files and tables."""
         return (*self.src, *self.tgt, *self.table)
-
-    def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the text files of both sides, after `reverse`."""
-        return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:

@@ -72,14 +72,14 @@ def check_is_text(path: Path) -> None:
 def read_source(
     source: Source, columns: tuple[str, str], on_bad: OnBad = raise_bad_row, numbers: Sequence[str] = ()
 ) -> Iterator[SentencePair]:
-    """Yield the pairs of a source in order. `columns` names the columns of tables and data sets, before `reverse`.
+    """Yield the pairs of a source in order. `columns` names the columns of tables and data sets.
 
     `numbers` names columns of numbers. Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line
     if the source cannot be read.
     """
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
-    for src, tgt in zip(*source.text_files(), strict=True):
+    for src, tgt in zip(source.src, source.tgt, strict=True):
         yield from read_pairs(Path(src), Path(tgt), on_bad=on_bad)
     if source.builtin:
         pairs = _read_builtin(source.split or "train", columns)
@@ -89,8 +89,7 @@ def read_source(
         pairs = chain.from_iterable(
             read_table(Path(name), columns, source.columns, on_bad, numbers) for name in source.table
         )
-    for pair in pairs:
-        yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
+    yield from pairs
 
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
@@ -222,8 +221,7 @@ def _source_name(source: Source) -> str:
 
 def _file_states(source: Source) -> list[object]:
     """Return the path, size and modification time of each file."""
-    src, tgt = source.text_files()  # a reversed table names the other files, so their order is part of the key
-    files = [Path(name) for name in (*src, *tgt, *source.table)]
+    files = [Path(name) for name in source.files]
     if source.builtin:
         files = [QUICKSTART_FILE]
     elif source.dataset and Path(source.dataset).is_dir():
@@ -330,7 +328,7 @@ def _divide(source: Source) -> list[Source]:
         return [source]
     for name in source.files:
         check_is_text(Path(name))
-    pairs = [*zip(*source.text_files(), strict=True)]
+    pairs = [*zip(source.src, source.tgt, strict=True)]
     sizes = [max(Path(name).stat().st_size for name in pair) for pair in pairs]
     return [source.model_copy(update={"src": source.src[files], "tgt": source.tgt[files]}) for files in _group(sizes)]
 

@@ -108,8 +108,7 @@ def _list_corpora(run: ReportedRun) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _describe_source(source: Source) -> str:
-    name = source.dataset or (f"builtin {source.builtin}" if source.builtin else ", ".join(source.files))
-    return name + (" (reversed)" if source.reverse else "")
+    return source.dataset or (f"builtin {source.builtin}" if source.builtin else ", ".join(source.files))
 
 
 def _list_changed_settings(config: Section) -> list[str]:

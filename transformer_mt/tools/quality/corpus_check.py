@@ -107,7 +107,7 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
 
     They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
     """
-    for src, tgt in zip(*source.text_files(), strict=True):
+    for src, tgt in zip(source.src, source.tgt, strict=True):
         for path in (src, tgt):
             check_is_regular(Path(path))
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))

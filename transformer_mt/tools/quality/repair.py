@@ -77,7 +77,7 @@ FilePair = tuple[SideText, SideText]
 
 def read_texts(source: Source, load: Callable[[Source], ParallelCorpus]) -> Iterator[FilePair]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
-    for paths in zip(*source.text_files(), strict=True):
+    for paths in zip(source.src, source.tgt, strict=True):
         src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
         yield src, tgt
     if not source.src:
@@ -147,7 +147,7 @@ def repair_sources(
             if are_exchanged(languages, files[0][0].lines, files[0][1].lines):
                 raise UserError(f"{name}: the text of each side is in the language of the other: {EXCHANGE_REMEDY}")
             counts[name] = repair_source(name, files, temporary / src_name, temporary / tgt_name, changes)
-            new_sources.append(_replace_files(source, languages, folder / src_name, folder / tgt_name))
+            new_sources.append(_replace_files(source, folder / src_name, folder / tgt_name))
         train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]
         (temporary / config_name).write_text(render_config(train), encoding="utf-8")
     return counts
@@ -174,14 +174,10 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     return (*added, *filters)
 
 
-def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_path: Path) -> Source:
+def _replace_files(old: Source, src_path: Path, tgt_path: Path) -> Source:
     """Return a source with two text files instead of those of `old`, and the same languages, tag, name and weight."""
-    kept = old.model_dump(include={"name", "weight", "repeat", "tag"})
-    codes = {
-        "src_lang": languages[0] if old.reverse else old.src_lang,
-        "tgt_lang": languages[1] if old.reverse else old.tgt_lang,
-    }
-    return type(old).model_validate({**kept, **codes, "src": str(src_path), "tgt": str(tgt_path)})
+    kept = old.model_dump(include={"name", "weight", "repeat", "src_lang", "tgt_lang", "tag"})
+    return type(old).model_validate({**kept, "src": str(src_path), "tgt": str(tgt_path)})
 
 
 def repair_source(name: str, files: list[FilePair], src_path: Path, tgt_path: Path, changes: TextIO) -> RepairCounts:
