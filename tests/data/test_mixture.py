@@ -47,7 +47,6 @@ def mixture_of(sources: Sequence[TrainSource], n_batches: Sequence[int], tempera
     ("keys", "temperature", "expected"),
     [
         ({}, 1.0, [0.6, 0.3, 0.1]),
-        ({"c": {"repeat": 6}}, 1.0, [0.4, 0.2, 0.4]),
         ({}, 5.0, [60**0.2, 30**0.2, 10**0.2]),
         ({"a": {"weight": 1}, "b": {"weight": 0}, "c": {"weight": 3}}, 1.0, [0.25, 0, 0.75]),
     ],

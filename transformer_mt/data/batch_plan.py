@@ -113,14 +113,12 @@ class Mixture:
 def make_mixture(data: DataConfig, n_batches: Sequence[int], *, seed: int) -> Mixture:
     """Return the mixture of the training sources, which must be a list. `n_batches` has the batches of each source.
 
-    Without weights, the probability of a source is proportional to `(n_batches * repeat) ** (1 / temperature)`.
+    Without weights, the probability of a source is proportional to `n_batches ** (1 / temperature)`.
     """
     assert isinstance(data.train, tuple)
-    sources = data.train
-    counts = np.array([n * source.repeat for n, source in zip(n_batches, sources, strict=True)])
     weights = [
-        float(count) if source.weight is None else source.weight
-        for count, source in zip(counts ** (1 / data.temperature), sources, strict=True)
+        n ** (1 / data.temperature) if source.weight is None else source.weight
+        for n, source in zip(n_batches, data.train, strict=True)
     ]
     return Mixture(seed, np.array(weights) / sum(weights))
 

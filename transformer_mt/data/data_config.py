@@ -219,8 +219,6 @@ class TrainSource(NamedSource):
 
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """share of the batches, relative to the other sources; give each source a weight, or none"""
-    repeat: float = Field(default=1, gt=0, allow_inf_nan=False)
-    """without weights: how many times the pairs count"""
 
 
 def _form(value: object) -> str:
@@ -248,8 +246,6 @@ def _find_source_problems(sources: Sequence[TrainSource], temperature: float) ->
             yield f"train.{number}.name", f"{source.name} is the name of an earlier source: choose another one"
         if source.weight is None and any(weight is not None for weight in weights):
             yield f"train.{number}", "has no weight, but other sources have: give each source a weight, or none"
-        if source.weight is not None and source.repeat != 1:
-            yield f"train.{number}.repeat", "has no effect with weights: remove it, or the weights"
     if weights and all(weight == 0 for weight in weights):
         yield "train", "all weights are 0: raise one"
     if temperature != 1 and (not sources or weights[0] is not None):

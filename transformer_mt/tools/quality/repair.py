@@ -176,7 +176,7 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
 
 def _replace_files(old: Source, src_path: Path, tgt_path: Path) -> Source:
     """Return a source with two text files instead of those of `old`, and the same languages, tag, name and weight."""
-    kept = old.model_dump(include={"name", "weight", "repeat", "src_lang", "tgt_lang", "tag"})
+    kept = old.model_dump(include={"name", "weight", "src_lang", "tgt_lang", "tag"})
     return type(old).model_validate({**kept, "src": str(src_path), "tgt": str(tgt_path)})
 
 
