@@ -247,7 +247,7 @@ class Config(Section):
 
     def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield modifiers and filters of the training pairs that have no effect or are impossible."""
-        if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
+        if self.data.modifiers != ModifierConfig() and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
                 f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "

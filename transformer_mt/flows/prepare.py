@@ -1,6 +1,6 @@
 """Data of a run: configured sources -> parallel corpora -> tokenizers -> encoded corpora -> batches.
 
-Tools are imported only if the configuration uses them.
+Most tools are imported only if the configuration uses them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from transformer_mt.runs.records import Percentiles, TrainingLengths
 from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import label_piece, log_rank0
+from transformer_mt.tools.augmentation.modifiers import ModifierConfig, TokenizerTrainingPairs, make_modify
 
 TOKENIZERS = "tokenizers.json"
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
@@ -218,8 +219,6 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
     tokenizer, modifiers = config.tokenizer, config.data.modifiers
     pairs = train
     if modifiers.lower_source:
-        from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs
-
         pairs = TokenizerTrainingPairs(train, modifiers, config.seed)
     if tokenizer.file or tokenizer.src_file:
         built = build_tokenizers(tokenizer, pairs, config.seed)
@@ -311,9 +310,7 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
 def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> BatchModifier | None:
     """Return what modifies the pairs of training batches and samples their subwords, or None."""
     modify = sample = None
-    if config.data.modifiers.is_active:
-        from transformer_mt.tools.augmentation.modifiers import make_modify
-
+    if config.data.modifiers != ModifierConfig():
         modify = make_modify(config.data.modifiers)
     if config.tokenizer.sampling > 0:
         from transformer_mt.tools.augmentation.subword_sampling import SubwordSampler, sample_pairs

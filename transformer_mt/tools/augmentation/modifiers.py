@@ -30,11 +30,6 @@ class ModifierConfig(Section):
     typos: float = Field(default=0.0, ge=0, le=1)
     """probability that a source has typing errors: exchanged, missing, double and wrong letters"""
 
-    @property
-    def is_active(self) -> bool:
-        """Return whether any modification is possible."""
-        return any(self.model_dump().values())
-
 
 # --- modifiers --------------------------------------------------------------------------------------------------------
 
