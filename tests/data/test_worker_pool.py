@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import signal
 import subprocess
@@ -14,20 +13,19 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.worker_pool import map_in_processes
 
 
 def test_an_error_ends_the_busy_workers_of_its_own_pool_only() -> None:
     process = get_context("spawn").Process(target=time.sleep, args=(60,))
     process.start()
-    with open_pool(1, int) as other:
-        assert other.submit(operator.add, 1).result() == 1
+    with map_in_processes(abs, [-1, -2], 1) as other:
+        assert next(other) == 1
         started = time.monotonic()
-        with pytest.raises(KeyError), open_pool(1, time.sleep, 60) as pool:
-            pool.submit(operator.is_, None)
+        with pytest.raises(KeyError), map_in_processes(time.sleep, [60], 1):
             raise KeyError
         assert time.monotonic() - started < 50
-        assert other.submit(operator.add, 2).result() == 2
+        assert next(other) == 2
     assert process.is_alive()
     process.terminate()
     process.join()
@@ -42,19 +40,15 @@ from pathlib import Path
 if __name__ != "__main__":  # a worker imports this file when it has read its arguments
     Path(__file__).with_name(f"worker-{os.getpid()}").touch()
 from transformer_mt.cli.main import main
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.worker_pool import map_in_processes
 from transformer_mt.flows import check
 
-def nothing():
-    pass
-
-def work_slowly(state, item):
+def work_slowly(item):
     time.sleep(600)
 
 def check_corpus(*_):
-    with open_pool(2, nothing) as pool:
-        for _ in pool.map_in_order(work_slowly, range(9)):
-            pass
+    with map_in_processes(work_slowly, range(9), 2) as results:
+        list(results)
 
 if __name__ == "__main__":
     check.check_corpus = check_corpus

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Generator
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from helpers import RUN_RECORD, Tmt, assert_succeeded, assert_user_error, make_m
 from serving_helpers import make_limits
 from starlette.testclient import TestClient
 
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.worker_pool import map_in_processes
 from transformer_mt.errors import UserError
 from transformer_mt.runs.checkpoints import load_state
 from transformer_mt.runs.folder import RunFolder
@@ -497,8 +496,8 @@ def hostile_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_nothing_is_imported_from_the_current_folder(hostile_modules: Path, tiny_run: Path) -> None:
-    with open_pool(2, int) as pool:
-        assert list(pool.map_in_order(add, [1, 2])) == [1, 2]
+    with map_in_processes(abs, [-1, -2], 2) as results:
+        assert list(results) == [1, 2]
     assert "PYTHONSAFEPATH" not in os.environ
     script = Path(sys.executable).with_name("tmt")
     if script.exists():  # the package is installed

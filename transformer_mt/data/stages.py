@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.worker_pool import map_in_processes
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import (
     atomic_new_folder,
@@ -187,21 +187,11 @@ class LocalRunner(StageRunner):
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
         """Run these tasks, and report how many of the stage are finished."""
         workers = min(self.workers, len(tasks))
-        n_before = stage.n_tasks - len(tasks)
-        with ExitStack() as stack:
-            finished: Iterable[None] = map(stage.run_task, tasks)
-            if workers > 1:
-                pool = stack.enter_context(open_pool(workers, _init_worker, stage))
-                finished = pool.map_in_order(Stage.run_task, tasks)
-            for n_finished, _ in enumerate(finished, start=n_before + 1):
+        in_process = nullcontext(map(stage.run_task, tasks))
+        with map_in_processes(stage.run_task, tasks, workers) if workers > 1 else in_process as finished:
+            for n_finished, _ in enumerate(finished, start=stage.n_tasks - len(tasks) + 1):
                 report.update(n_finished)
 
 
 IN_PROCESS_RUNNER = LocalRunner()
 """Runs all tasks in this process."""
-
-
-def _init_worker(stage: Stage) -> Stage:
-    """Set up a worker process, whose libraries must not start a thread for each core. Return its state, the stage."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return stage

@@ -8,53 +8,20 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import cache, partial
 from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from transformer_mt.errors import UserError
 
-ITEMS_AHEAD = 3  # per worker, so that none waits for its next item
 SAFE_PATH = "PYTHONSAFEPATH"  # variable of the environment that a new Python process reads
 
-S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class WorkerPool(Generic[S]):
-    """Processes that call functions for this one. `open_pool` makes it.
-
-    Each process makes a state of type `S` at its first call, and passes it to every function.
-    """
-
-    def __init__(self, executor: ProcessPoolExecutor, n_workers: int) -> None:
-        self._executor, self._ahead = executor, ITEMS_AHEAD * n_workers
-
-    def submit(self, function: Callable[[S, T], R], item: T) -> Future[R]:
-        """Let a worker call `function(state, item)`, and return its future result."""
-        # a process that is started here inherits the mask: Ctrl-C also reaches it, but its parent ends it
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return self._executor.submit(_call_with_state, function, item)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-    def map_in_order(self, function: Callable[[S, T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield the results in the order of the items, and submit only a few items ahead."""
-        pending = deque[Future[R]]()
-        for item in items:
-            pending.append(self.submit(function, item))
-            if len(pending) > self._ahead:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 @contextmanager
@@ -72,17 +39,22 @@ def _safe_imports() -> Generator[None]:
 
 
 @contextmanager
-def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> Generator[WorkerPool[S]]:
-    """Yield a pool whose workers keep the state `make_state(*arguments)`. An error in the context ends them at once.
+def map_in_processes(function: Callable[[T], R], items: Sequence[T], n_workers: int) -> Generator[Iterator[R]]:
+    """Yield the results of a function in the order of the items. Each process unpickles the function once.
 
-    Raises `UserError` if a worker was killed, or could not start.
+    An error in the context ends the processes at once. Raises `UserError` if one was killed, or could not start.
     """
     stop, alive = Pipe(duplex=False)  # the workers read `stop`, and end when this process closes `alive`
-    initializer_arguments = partial(make_state, *arguments), stop
-    with _safe_imports():  # the executor also starts processes in later calls
-        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer_arguments)
+    with _safe_imports():
+        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, (function, stop))
+        # the processes, which `map` starts, inherit the mask: Ctrl-C also reaches them, but their parent ends them
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            yield WorkerPool(executor, n_workers)
+            try:
+                results = executor.map(_call, items)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            yield results
         except BaseException as error:
             alive.close()
             if not isinstance(error, BrokenProcessPool):
@@ -99,22 +71,17 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------
 
-_make_state: list[Callable[[], Any]] = []
+_function: list[Callable[[Any], Any]] = []
 
 
-def _start_worker(make_state: Callable[[], Any], stop: Connection) -> None:
+def _start_worker(function: Callable[[Any], Any], stop: Connection) -> None:
     threading.Thread(target=_exit_with_parent, args=[stop], daemon=True).start()
-    _make_state[:] = [make_state]
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # not a thread for each core
+    _function[:] = [function]
 
 
-@cache
-def _state() -> Any:
-    """Make the state at the first call, because the parent would not see an error of the start of a process."""
-    return _make_state[0]()
-
-
-def _call_with_state(function: Callable[[Any, T], R], item: T) -> R:
-    return function(_state(), item)
+def _call(item: Any) -> Any:
+    return _function[0](item)
 
 
 def _exit_with_parent(stop: Connection) -> None:
