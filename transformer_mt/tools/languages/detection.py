@@ -68,12 +68,8 @@ def describe_wrong_languages(languages: tuple[str, str], src: Sequence[str], tgt
     """Describe the sides of a text that are certainly in other languages than expected; None in doubt."""
     if are_exchanged(languages, src, tgt):
         return f"{describe_exchange(languages)}; exchange its files"
-    found = [
-        describe_other_language(f"the {name}", other, language)
-        for name, lines, language in zip(("source", "target"), (src, tgt), languages, strict=True)
-        if (other := find_other_language(lines, language))
-    ]
-    return " and ".join(found) or None
+    found = map(describe_other_language, ("the source", "the target"), (src, tgt), languages)
+    return " and ".join(filter(None, found)) or None
 
 
 class LanguageDetector:
