@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import Tmt, load_plain, read_curves, read_events, read_metrics
+from helpers import Tmt, assert_user_error, load_plain, read_curves, read_events, read_metrics
 from safetensors.torch import load_file
 
 from transformer_mt.evaluation.metrics import Scorer
@@ -29,6 +29,18 @@ def test_the_run_folder_contains_the_documented_files(tiny_run: Path) -> None:
     assert sorted(path.name for path in (tiny_run / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     for checkpoint in (tiny_run / "checkpoints").iterdir():
         assert sorted(path.name for path in checkpoint.iterdir()) == sorted(in_checkpoint)
+
+
+@pytest.mark.parametrize("near", ["checkpoints", "checkpoints/step-000012", "tensorboard", ".."])
+def test_a_folder_near_a_run_is_refused_with_the_name_of_the_run(near: str, run_copy: Path, tmt: Tmt) -> None:
+    path = Path("runs") if near == ".." else Path("runs/tiny") / near
+    for command in (("translate", path, "a"), ("export", path, "--output", "out"), ("report", path)):
+        assert_user_error(tmt(*map(str, command)), f"{path}: is not a run folder", "runs/tiny?")
+
+
+def test_a_run_needs_no_import(run_copy: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("import", "runs/tiny", "--output", "out"), "runs/tiny: is a run already")
+    assert not Path("out").exists()
 
 
 def test_checkpoints_load_without_pickle(tiny_run: Path) -> None:

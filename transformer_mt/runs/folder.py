@@ -245,7 +245,10 @@ class RunFolder:
             )
         for file in run.metadata, run.config:
             if not file.exists():
-                raise UserError(f"{run.path}: is not a run folder (it has no {file.name}); use one of tmt train")
+                near = (*run.path.parents[:2], *(inner.parent for inner in sorted(run.path.glob("*/run.json"))))
+                found = next((folder for folder in near if cls(folder).exists()), None)
+                remedy = f"did you mean {found}?" if found else "use one of tmt train"
+                raise UserError(f"{run.path}: is not a run folder (it has no {file.name}); {remedy}")
         refuse_special_files(run.path)
         run.read_metadata()
         return run

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.importing.ctranslate2_model import read_ctranslate2
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
@@ -87,6 +88,8 @@ def _download(source: str) -> Path:
 
 def read_source(path: Path, languages: Languages) -> ImportedModel:
     """Read a model. The languages replace those that the source names. Raises `UserError` if it is not supported."""
+    if RunFolder(path).exists():
+        raise UserError(f"{path}: is a run already; pass it to the other commands, such as tmt translate")
     if any((path / name).exists() for name in ("model.bin", "model/model.bin")):
         return read_ctranslate2(path, languages)
     if (path / "adapter_config.json").exists():
