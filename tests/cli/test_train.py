@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 from pathlib import Path
 from pkgutil import resolve_name
@@ -63,6 +64,17 @@ def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
     differing = {name for name in {**before, **after} if before.get(name) != after.get(name)}
     assert all(name.startswith("tensorboard/") for name in differing)  # the scores of test sets move to a new file
     assert read_curves(run_copy) == curves
+
+
+@pytest.mark.parametrize("deletes_curves", [False, True])
+def test_a_run_without_checkpoints_says_that_it_starts_again(deletes_curves: bool, run_copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree(run_copy / "checkpoints")
+    if deletes_curves:
+        (run_copy / "metrics.jsonl").unlink()
+    done = tmt(*TRAIN)
+    assert_succeeded(done)
+    assert ("runs/tiny: has no checkpoint" in done.stderr) is not deletes_curves
+    assert RunFolder.open(run_copy).list_checkpoint_folders()
 
 
 def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:

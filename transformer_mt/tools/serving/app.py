@@ -134,7 +134,8 @@ async def _respond_with_error(_: Request, error: Exception) -> Response:
         problems = error.errors()
         problem = next((each for each in problems if each["type"] == "too_long"), problems[0])  # q may also be a text
         has_field = problem["type"] != "json_invalid" and len(problem["loc"]) > 1
-        error = HTTPException(400, f"{problem['loc'][1] if has_field else 'request'}: {problem['msg']}")
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+        error = HTTPException(400, f"{problem['loc'][1] if has_field else 'request'}: {message}")
     elif isinstance(error, UserError):
         error = HTTPException(400, str(error))
     elif not isinstance(error, HTTPException):
