@@ -222,7 +222,7 @@ def write_quickstart_pairs(n: int) -> None:
 def test_exchanged_files_are_refused(brief_run: str, tmt: Tmt) -> None:
     write_quickstart_pairs(200)
     command = ("init", "q.de", "q.en", "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
-    assert_user_error(tmt(*command), "q.de: ")
+    assert_user_error(tmt(*command), "q.de: ", "exchange")
     assert not Path("tuned.yaml").exists()
 
 

@@ -144,7 +144,7 @@ def test_warm_start_refuses_tokenizers_that_changed_after_they_were_copied(works
     other.write_text(json.dumps({**provenance, "source_bos": not provenance["source_bos"]}), encoding="utf-8")
     done = tmt(*NEW, "train.max_steps=1")
     assert done.returncode == 2
-    assert "train.init_from: runs/tiny: " in done.stderr
+    assert "train.init_from: runs/tiny: " in done.stderr and "--restart" in done.stderr
 
 
 # --- compatibility ----------------------------------------------------------------------------------------------------

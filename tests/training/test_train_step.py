@@ -290,7 +290,7 @@ def test_a_step_that_overflows_in_fp16_changes_only_the_scale(stream, make_train
 MakeModel = Callable[..., Transformer]
 FULL = {"positions": "learned", "output_bias": True}
 NAMES = {  # the start of the names of the parameters of each part
-    "embeddings": tuple(f"{stack}.embedding.{part}" for stack in ("encoder", "decoder") for part in ("tokens", "norm")),
+    "embeddings": ("encoder.embedding.tokens", "decoder.embedding.tokens"),
     "positions": ("encoder.embedding.positions", "decoder.embedding.positions"),
     "encoder": ("encoder.layers", "encoder.norm"),
     "decoder": ("decoder.layers", "decoder.norm"),
