@@ -40,25 +40,29 @@ def write_weights_run(
     config: Config,
     tokenizers: TokenizerPair,
     record: Mapping[str, Any],
-    info: CheckpointInfo,
     weights: Mapping[str, Tensor],
+    step: int,
+    metric: str,
+    scores: dict[str, float],
 ) -> None:
-    """Write a new run folder atomically, with a checkpoint of step and scores in `info`, without training state."""
-    readme = render_readme(RunFolder(output), config, record, info if info.scores else None)
+    """Write a new run folder atomically, with a checkpoint of `step` and its scores, without training state."""
     with files.atomic_new_folder(output) as folder:
         run = RunFolder(folder)
         files.write_text(run.config, render_yaml(config))
         tokenizers.save(run.tokenizer)
         write_metadata(run, record)
-        path = run.locate_checkpoint(info.step)
-        checkpoints.write(CheckpointInfo(path, info.step, info.metric, info.scores), weights, None)
-        files.write_text(run.readme, readme)
+        info = CheckpointInfo(run.locate_checkpoint(step), step, metric, scores)
+        checkpoints.write(info, weights, None)
+        files.write_text(run.readme, render_readme(RunFolder(output), config, record, info if scores else None))
 
 
-def make_record(source: RunFolder, what: str, steps: list[int], *, is_tested: bool) -> dict[str, Any]:
-    """Return the `run.json` of weights from training steps of another run. `is_tested` keeps the test scores."""
+def make_record(source: RunFolder, what: str, steps: list[int], *, is_changed: bool = False) -> dict[str, Any]:
+    """Return the `run.json` of weights from training steps of another run.
+
+    Test scores are kept if they are those of the only step. `is_changed` drops them, because its weights were changed.
+    """
     record = source.read_metadata()
-    if not is_tested:
+    if is_changed or steps != [record.get("tested", {}).get("step")]:
         record = {key: value for key, value in record.items() if key not in TEST_KEYS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {**record, "exported": {"what": what, "steps": steps, "run": str(source.path), "created": created}}
@@ -78,9 +82,9 @@ def export_weights(source: RunFolder, averaged: Sequence[CheckpointInfo], output
     if len(averaged) > 1:
         what = f"the mean of {source.path}, steps {', '.join(f'{step:,}' for step in steps)}"
         result = replace(result, scores=_validate(source, config, model, tokenizers))
-    record = make_record(source, what, steps, is_tested=steps == [source.read_metadata().get("tested", {}).get("step")])
     settings, weights = configuration.load_settings(source), checkpoints.list_distinct_weights(model.cpu())
-    write_weights_run(output, settings, tokenizers, record, result, weights)
+    record = make_record(source, what, steps)
+    write_weights_run(output, settings, tokenizers, record, weights, result.step, result.metric, result.scores)
     return result
 
 

@@ -225,11 +225,12 @@ def _write_start(
     learned = [texts if new or not any(is_new) else [] for texts, new in zip(new_texts, is_new, strict=True)]
     extended = extend_vocabulary(tokenizers, learned, old_texts, size, direction.tag)
     what = f"{run.path}, step {checkpoint.step:,}, with an extended vocabulary"
-    record = make_record(run, what, [checkpoint.step], is_tested=False)
+    record = make_record(run, what, [checkpoint.step], is_changed=True)
     weights = list_distinct_weights(extended.extend_model(model))
     if start.path.exists():
         start.move_aside()
-    write_weights_run(start.path, _add_source(old, new_source), extended.tokenizers, record, checkpoint, weights)
+    config, step, metric, scores = _add_source(old, new_source), checkpoint.step, checkpoint.metric, checkpoint.scores
+    write_weights_run(start.path, config, extended.tokenizers, record, weights, step, metric, scores)
     n_src, n_tgt = (
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))

@@ -17,7 +17,6 @@ from transformer_mt.flows.export import write_weights_run
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import FORMAT, collect_provenance
-from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.source_files import validate
@@ -70,8 +69,7 @@ def import_model(
         "sha256": {"train": "unknown"},
         "exported": {"what": what},
     }
-    info = CheckpointInfo(output, 0, "loss", {})
-    write_weights_run(output, config, imported.tokenizers, record, info, imported.weights)
+    write_weights_run(output, config, imported.tokenizers, record, imported.weights, 0, "loss", {})
     size = files.format_bytes(files.measure_folder(output))
     return [
         *lines,
