@@ -23,9 +23,10 @@ from transformer_mt.flows.configuration import Config, load
 from transformer_mt.flows.prepare import load_filtered
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import language_scripts
+from transformer_mt.tools.quality.checks import CorpusCheck, check_pairs
 from transformer_mt.tools.quality.filter_base import Filter
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus
-from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
+from transformer_mt.tools.quality.quality_config import FILTERS, FilterList, make_filter
 
 Pairs = list[tuple[str, str]]
 Apply = Callable[..., ParallelCorpus]
@@ -432,6 +433,14 @@ def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> 
     filter_texts(corpus, "overlap", news=other)
     filter_texts(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
     assert count_results() == 4
+
+
+def test_cached_findings_are_not_those_of_another_filter(write_corpus: WriteCorpus) -> None:
+    corpus = write_corpus([("a", "x"), ("a", "y")])
+    for of, count in (("src", 1), ("tgt", 0)):
+        check = CorpusCheck("repeated", "repeat", "", 0.0, filter=make_filter("duplicate", of=of))
+        found = check_pairs(corpus, ("en", "de"), {}, (), Path("cache"), IN_PROCESS_RUNNER, [check])
+        assert sum(finding.count for finding in found) == count
 
 
 def test_result_does_not_depend_on_shards_and_blocks(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.stages import Runner, Stage, TaskMetadata
@@ -63,7 +64,7 @@ class FunctionFilter(PairFilter):
 
     kind = "function"
 
-    reason_of: Callable[[str, str], str | None]
+    reason_of: Callable[[str, str], str | None] = Field(exclude=True)  # keys of caches are JSON
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Apply the function."""
@@ -271,8 +272,11 @@ def check_pairs(
     context = FilterContext(corpus, languages, held_out, skip_inapplicable=True)
     filters = [check.make_filter() for check in checks]
     held_out_keys = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
-    names = [check.name for check in checks]
-    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned, names]
+    states = [
+        [check.name, filter_.model_dump(mode="json"), filter_.external_state()]
+        for check, filter_ in zip(checks, filters, strict=True)
+    ]
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned, states]
     stage = Stage(
         "check", cache_dir, key, len(corpus.shards), _CheckTask([], [], ShardFilters(corpus, context, [], []))
     )
