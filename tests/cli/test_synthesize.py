@@ -130,6 +130,7 @@ def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono
     before = read_folder(tmp_path / "new")
     assert_user_error(tmt(*arguments, tmp_path / "new"), "exists, and has files")
     assert_user_error(tmt(*arguments, tmp_path / "other", "--resume"), "exists, and has files")
+    (tmp_path / "new" / TRANSLATED).touch()  # as after a kill right at the end
     done = tmt(*arguments, tmp_path / "new", "--resume")
     assert done.returncode == 0 and "nothing to resume" in done.stderr
     assert read_folder(tmp_path / "new") == before

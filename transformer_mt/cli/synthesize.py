@@ -73,11 +73,12 @@ class Synthesize(Command):
 
     def execute(self) -> None:
         """Write the pairs, and print their number and that of the dropped lines by reason."""
-        from transformer_mt.flows.synthesize import check_folder, is_complete, synthesize
+        from transformer_mt.flows.synthesize import check_folder, delete_leftovers, is_complete, synthesize
         from transformer_mt.flows.translation import load_translator
 
         files = self.files
         if files.resume and is_complete(files.output):
+            delete_leftovers(files.output)
             log(f"tmt: {files.output} is complete; nothing to resume (to translate again, pass a new folder)")
             return
         check_folder(files.mono, files.output)

@@ -43,6 +43,12 @@ def is_complete(folder: Path) -> bool:
     return len([*folder.glob("train.*")]) == 2 and not make_part_path(folder / TRANSLATED).exists()
 
 
+def delete_leftovers(folder: Path) -> None:
+    """Delete the temporary files of a complete folder, whose command was killed before it deleted them itself."""
+    for path in folder.glob(f"{TRANSLATED}*"):
+        path.unlink()
+
+
 def check_folder(mono: Sequence[Path], folder: Path) -> None:
     """Raise `UserError` if a text is missing, or the folder has files, except those of an interrupted command."""
     for path in mono:
