@@ -36,7 +36,7 @@ CURVES = {
     "train/learning_rate": "Learning rate by step",
     "train/tokens_per_second": "Target tokens per second by step",
 }
-N_EXAMPLES = 3  # best, typical and worst translations each
+N_RANKED = 3  # best, typical and worst translations each
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _find_examples(scored: Evaluation) -> dict[str, list[SentenceComparison]]:
         (sentence for sentence in sentences if sentence.reference.strip()),
         key=lambda sentence: (sentence.chrf[0], len(sentence.reference)),
     )
-    n = min(N_EXAMPLES, -(-len(ranked) // 3))
+    n = min(N_RANKED, -(-len(ranked) // 3))
     middle = max(n, (len(ranked) - n) // 2)
     found = {
         "Worst translations by chrF": ranked[:n],

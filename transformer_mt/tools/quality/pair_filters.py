@@ -190,10 +190,10 @@ class ScriptFilter(PairFilter):
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected = [*map(language_scripts, context.languages)]
         if None in expected and not context.skip_inapplicable:
-            unknown = expected.index(None)
+            side = expected.index(None)
             raise self.make_error(
-                f"the script of {context.languages[unknown]} is not known; use the filter regex, such as "
-                f"regex: {{side: {('src', 'tgt')[unknown]}, keep: '\\p{{Latin}}'}}"
+                f"the script of {context.languages[side]} is not known; use the filter regex, such as "
+                f"regex: {{side: {('src', 'tgt')[side]}, keep: '\\p{{Latin}}'}}"
             )
 
         def find_reason(src: str, tgt: str) -> str | None:
