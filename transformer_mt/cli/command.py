@@ -43,7 +43,7 @@ UNSUPPORTED_OPTIONS = {
         ["train --output", "train --out"], "name=NAME names the run folder, and runs_dir=DIR the folder that holds it"
     ),
 }
-"""Options that other commands or programs have."""
+"""Options that users of other programs try, with what to do instead."""
 EXTRA_ARGUMENTS = {"report": "a report is about one run, and tmt evaluate A B compares runs"}
 """What to do instead of passing further positional arguments to a command."""
 T = TypeVar("T")

@@ -136,7 +136,10 @@ class Removed(NamedTuple):
     """A key, or a value or item of a list, of version 0.2.0."""
 
     message: str
-    default: str | None = None  # without effect, as a run writes it; nor has null or an empty value
+    default: str | None = None
+    """The value that had no effect, as `config.yaml` writes it. Null and empty values never had one."""
+    is_of_weights: bool = False
+    """Refuse a run with another value, because its weights fit no model of this version."""
 
 
 _NO_BENEFIT = "was removed, because no benefit was measured: delete this key"
@@ -165,7 +168,7 @@ REMOVED = {
     ),
     **dict.fromkeys(
         ["model.qk_norm", "model.embedding_norm"],
-        Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false"),
+        Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false", is_of_weights=True),
     ),
     "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
     **{
@@ -201,7 +204,7 @@ REMOVED = {
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
-run, keys and items of lists are ignored.
+run, keys and items of lists are ignored, except keys of weights.
 """
 
 EXAMPLES = {

@@ -126,7 +126,7 @@ class PairExample(NamedTuple):
 
 
 def choose_evenly(items: Sequence[T], size: int = N_EXAMPLES) -> list[T]:
-    """Return at most `size` items, spread evenly, with the first and the last one."""
+    """Return at most `size` items, spread evenly, with the first and the last one. If `size` is 1, return the first."""
     chosen = np.linspace(0, len(items) - 1, min(size, len(items)), dtype=np.int64)
     return [items[i] for i in chosen.tolist()]
 

@@ -40,9 +40,10 @@ def _safe_imports() -> Generator[None]:
 
 @contextmanager
 def map_in_processes(function: Callable[[T], R], items: Sequence[T], n_workers: int) -> Generator[Iterator[R]]:
-    """Yield the results of a function in the order of the items. Each process unpickles the function once.
+    """Open processes, and yield an iterator over the results of `function`, in the order of the items.
 
-    An error in the context ends the processes at once. Raises `UserError` if one was killed, or could not start.
+    All items are submitted at once, and each process unpickles the function once. An error in the context ends the
+    processes at once. Raises `UserError` if one was killed, or could not start.
     """
     stop, alive = Pipe(duplex=False)  # the workers read `stop`, and end when this process closes `alive`
     with _safe_imports():

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-REPLACEMENT = "\ufffd"  # stands in decoded text for bytes that are not valid UTF-8
+REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
 _INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
 """Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied

@@ -216,7 +216,9 @@ def _check_ctranslate2(source: RunFolder) -> Config:
     config = configuration.load_run(source)
     if problems := [*find_unsupported_search_keys(config.decoding)]:
         lines = "\n".join(f"  decoding.{key}: {reason}" for key, reason in problems)
-        raise UserError(f"{source.path}: CTranslate2 does not support these settings of {source.config}:\n{lines}")
+        raise UserError(
+            f"{source.path}: CTranslate2 does not support these settings:\n{lines}\nchange them in {source.config}"
+        )
     return config
 
 

@@ -376,7 +376,10 @@ def _make_source(files: Sequence[Path]) -> Source:
 
 
 def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str, str]) -> Iterator[Setting]:
-    """Yield the settings that name the validation and the test set. Raises `UserError` for files of unequal length."""
+    """Yield the settings that name the validation and the test set.
+
+    Raises `UserError` for files of unequal length, or exchanged sides.
+    """
     for key, (source, columns, _) in found.items():
         try:
             statistics = inspect_pairs(read_source(source, columns, BadRows()))

@@ -181,8 +181,8 @@ def process_lines(
 ) -> None:
     """Write the output of each window. Show the progress, unless a person types the lines or reads the output.
 
-    `process` may report the progress inside of a window to `progress`. `finish` is called with the file of all lines,
-    before that appears as `output`. If it is interrupted, `--resume` calls it again.
+    `process` may report the progress inside of a window to `progress`. `finish` gets the partial file once it
+    has all lines, before it is renamed to `output`. If `finish` fails or is interrupted, `--resume` repeats it.
     """
     progress = progress or ProgressReport("done")
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
@@ -257,7 +257,7 @@ class LineOutput:
 
 
 def _extend_hash(digest: str, lines: Iterable[Line]) -> str:
-    """Return the hash of some lines and those before, from the hash of the latter."""
+    """Return the hash of all lines so far. `digest` is that of the lines before `lines`; empty: none."""
     for line in lines:
         digest = sha256(f"{digest}{line.src}\n{line.tgt}\n".encode()).hexdigest()
     return digest

@@ -43,7 +43,12 @@ from transformer_mt.tools.analysis.significance import (
     find_most_different,
     score_systems,
 )
-from transformer_mt.tools.languages.detection import are_exchanged, describe_other_language, detect_language
+from transformer_mt.tools.languages.detection import (
+    are_exchanged,
+    describe_other_language,
+    detect_language,
+    language_name,
+)
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
 
@@ -247,5 +252,5 @@ def _warn_of_language(reference: Path, references: Texts) -> None:
     """Warn if BLEU needs --tgt-lang to choose the tokenizer."""
     language = detect_language(references) or ""
     if (tokenizer := resolve_bleu_tokenizer("auto", language)) != "13a":
-        seems = f"{reference} seems to be in {language}"
+        seems = f"{reference} seems to be in {language_name(language)}"
         log(f"tmt: warning: {seems}: pass --tgt-lang {language} ({tokenizer} for BLEU)")

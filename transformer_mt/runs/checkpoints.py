@@ -58,7 +58,7 @@ def _drop_aliases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def find_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield how weights differ from those of a model: a name is missing on one side, or the shapes differ.
 
-    Weights that are tied in the model must be tied, so that they have one name. Others may be tied as well.
+    If the model ties weights, `weights` must tie them too, so that they have one name. It may tie more.
     """
     needed = list_distinct_weights(model)
     for name in {**needed, **_drop_aliases(weights)}:
@@ -85,7 +85,9 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         advice = "make room on the disk, or repair it, and run the same command again"
-        if any(info.path.parent.glob("step-*")):
+        if not info.path.parent.exists():
+            advice = "the run folder was moved or deleted; run `tmt train` with its config.yaml again to resume"
+        elif any(info.path.parent.glob("step-*")):
             advice = f"earlier checkpoints are intact: {advice} to resume"
         raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None
 

@@ -42,7 +42,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
-from transformer_mt.config.section import MAY_CHANGE, REMOVED, Section
+from transformer_mt.config.section import MAY_CHANGE, REMOVED, Removed, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.runs.records import (
@@ -162,7 +162,7 @@ def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, objec
         yield from _find_sections(section.get(names[0]), names[1:])
 
 
-def _drop_removed(values: object) -> Iterator[tuple[str, object]]:
+def _drop_removed(values: object) -> Iterator[tuple[str, object, Removed]]:
     """Delete keys and filters of earlier versions from a configuration, and yield those that were in effect."""
     for name, removed in REMOVED.items():
         path, _, item = name.partition("=")
@@ -171,11 +171,12 @@ def _drop_removed(values: object) -> Iterator[tuple[str, object]]:
             if not item and key in found:
                 value = found.pop(key)
                 if _is_in_effect(value, removed.default):
-                    yield path, value
+                    yield path, value, removed
             elif item and isinstance(given := found.get(key), list):
                 filters = cast(list[object], given)
                 found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
-                yield from ((path, filter_) for filter_ in filters if isinstance(filter_, dict) and item in filter_)
+                dropped = (filter_ for filter_ in filters if isinstance(filter_, dict) and item in filter_)
+                yield from ((path, filter_, removed) for filter_ in dropped)
 
 
 def _is_in_effect(value: object, default: str | None) -> bool:
@@ -280,9 +281,13 @@ class RunFolder:
         """Read the resolved configuration, without keys and filters that were removed since then.
 
         Log those that were in effect and match the pattern `logged`, such as `decoding.*`, or `*` for all.
+
+        Raises `UserError` for a removed key without which the weights fit no model.
         """
         tree = read_yaml(self.config)
-        for path, value in _drop_removed(tree.values):
+        for path, value, removed in _drop_removed(tree.values):
+            if removed.is_of_weights:
+                raise UserError(f"{self.config}: {path}: {removed.message}")
             if fnmatchcase(path, logged):
                 text = json.dumps(value, ensure_ascii=False).replace('"', "")  # numbers are still text
                 log_rank0(f"tmt: warning: {self.config}: {path}: {text} of this run is no longer applied")

@@ -148,7 +148,7 @@ def _list_commands(run: ReportedRun) -> list[str]:
 
 
 def _list_values(run: ReportedRun, name: str) -> list[tuple[int, float]]:
-    """Return the finite values of a metric with their steps, in order."""
+    """Return the finite values of a metric with their steps, in order. A value is never an integer."""
     values = ((entry["step"], entry.get(name)) for entry in run.metrics)
     return [(step, value) for step, value in values if isinstance(value, float) and math.isfinite(value)]
 

@@ -76,7 +76,7 @@ class DocumentSegment:
     end: int
     render: Render
     protects_tags: bool = False
-    """Protect HTML tags in its text, as in a message of a program. Otherwise, they are text."""
+    """True if HTML tags in its text are protected, as in a message of a program; False if they are text."""
 
     def write(self, translation: Segment) -> str:
         """Return a translation in the syntax of the document."""
@@ -196,7 +196,7 @@ class InlineToken:
     name: str = ""
     """Name of a tag. An opening and a closing tag of one name form a pair."""
     is_content: bool = False
-    """Treat the element as part of the sentence, such as inline code: it is not trimmed at an end of the segment."""
+    """True if the element is part of the sentence, such as inline code: it is not trimmed at an end of the segment."""
     rewritten: str = ""
     """Characters of an element in a translation, if they differ from those in the document."""
 
@@ -400,7 +400,7 @@ class Tag(NamedTuple):
     end: int
     attributes: Sequence[Attribute]
     is_self_closing: bool
-    """Ends with a slash, as `<br/>` does."""
+    """True if it ends with a slash, as `<br/>` does."""
 
 
 def read_tag(document: str, start: int, end: int) -> Tag | None:

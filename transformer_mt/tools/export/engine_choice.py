@@ -130,7 +130,7 @@ class _Conversion:
         tokenizers: TokenizerPair,
         load_torch: LoadTorch,
     ) -> _Conversion:
-        """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
+        """Describe the conversion of a checkpoint. Raises `UnavailableError` if a length limit is too high for it."""
         model = run.read_section("model", ModelConfig)
         positions, _ = find_length_limits(model, config, tokenizers)
         if model.max_sequence_length is None and positions == MAX_POSITIONS:

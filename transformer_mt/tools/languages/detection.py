@@ -39,7 +39,7 @@ def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[
 
 
 def describe_exchange(languages: tuple[str, str]) -> str:
-    """Return the message for texts that `are_exchanged` has found."""
+    """Describe texts whose sides are exchanged, with the languages that were expected."""
     src, tgt = map(language_name, languages)
     return f"the source seems to be in {tgt} and the target in {src}"
 

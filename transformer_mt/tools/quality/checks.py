@@ -80,7 +80,8 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-_DROP_HTML = r"regex: {drop: '(?i)</?[a-z][^<>]*>|&#?\w+;'}"  # short; it drops placeholders, too
+_DROP_HTML = r"regex: {drop: '(?i)</?[a-z][^<>]*>|&#?\w+;'}"
+"""Short enough to paste. Unlike the check, it also drops placeholders, and text between `<` and `>`."""
 
 CONTENT_CHECKS = [
     CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, find_in_side=_is_blank),
@@ -174,7 +175,7 @@ TRAINING_CHECKS = [
     CorpusCheck("pair", "repeat an earlier pair", "duplicate", NEVER),
     CorpusCheck(
         "held-out text",
-        "have a source of the validation or a test set, whose scores will be too high",
+        "have the source of a validation or test pair, so the scores of that set will be too high",
         "",
         0.0,
         filter=make_filter("overlap", of="src"),

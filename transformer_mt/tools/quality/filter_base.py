@@ -106,9 +106,9 @@ class Filter(Section):
     kind: ClassVar[str]
     """The name in a file. Base classes have none."""
     removes: ClassVar[bool] = True
-    """Remove pairs. Otherwise, change their text."""
+    """True if it removes pairs; False if it changes their text."""
     needs_held_out: ClassVar[bool] = False
-    """Compare pairs with validation and test sets."""
+    """True if it compares pairs with validation and test sets."""
     _place: str | None = PrivateAttr(default=None)
 
     def make_function(self, context: FilterContext) -> FilterFunction:

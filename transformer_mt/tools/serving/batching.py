@@ -30,7 +30,7 @@ class BatchOptions(NamedTuple):
     language_pair: LanguagePair
     n_best: int = 1
     is_document: bool = False
-    """Translate the lines as segments of a document, whose elements are kept."""
+    """True if the lines are segments of a document, whose elements are kept."""
 
 
 @dataclass(eq=False)
