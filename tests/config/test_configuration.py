@@ -215,7 +215,9 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     ("text", "key"),
     [
         (MINIMAL + "train: {ledger: no}\n", "train.ledger"),
+        (MINIMAL.replace("}}", "}, test:\n {t: {table: t.tsv, url: null}}}"), "data.test.t.url"),
         (MINIMAL.replace("}}", "}, filters:\n [script: {tgt: Latin}]}"), "data.filters.0.script.tgt"),
+        (MINIMAL.replace("{b", "\n [{name: a, license: CC0, b").replace("}}", "}]}"), "data.train.0.license"),
     ],
 )
 def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Write, text: str, key: str) -> None:
@@ -226,6 +228,12 @@ def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Wri
         assert f"config.yaml:2: {key}: was removed" in line
     write("run/run.json", "{}")
     assert load(run).seed != 7 == load(heir).seed
+
+
+def test_a_test_set_may_be_named_like_a_removed_key(write: Write) -> None:
+    run = write("run/config.yaml", MINIMAL.replace("}}", "}, test: {url: {table: t.tsv, url: null}}}"))
+    write("run/run.json", "{}")
+    assert [*load(run).data.test] == ["url"]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
 
 
 class Removed(NamedTuple):
-    """A key, or a value or item of a list, of version 0.2.0."""
+    """A key, or a value or item of a list, of earlier versions."""
 
     message: str
     default: str | None = None
@@ -170,6 +170,37 @@ REMOVED = {
         ["model.qk_norm", "model.embedding_norm"],
         Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false", is_of_weights=True),
     ),
+    "data.stages": Removed(
+        f"{_NO_BENEFIT}; to train with other weights later, start a second run from the weights of the first with "
+        "train.init_from"
+    ),
+    **dict.fromkeys(
+        [
+            f"data.{source}.{key}"
+            for source in ("train", "train.*", "validation", "validation.*", "test.*")
+            for key in ("url", "sha256", "license")
+        ],
+        Removed("was removed: download the file, for example with curl or mtdata, and name it as table"),
+    ),
+    **dict.fromkeys(
+        [f"data.{source}.reverse" for source in ("train", "train.*", "validation", "validation.*", "test.*")],
+        Removed("was removed: delete this key, exchange src and tgt, and set the languages of the source", "false"),
+    ),
+    "data.train.*.repeat": Removed("was removed: delete this key, and give each source a weight", "1"),
+    **dict.fromkeys(
+        ["validation.expect", "validation.expect_all"],
+        Removed(
+            "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are "
+            "logged",
+            "false",
+        ),
+    ),
+    "validation.metric=expect": Removed("was removed with the behaviour tests: choose chrf++, or another metric"),
+    "decoding.markup=align": Removed("was removed: choose auto, which does the same"),
+    "decoding.protect": Removed(
+        r"was removed: delete this key; all kinds of elements are protected, and protect_patterns: ['\d+'] protects "
+        "numbers"
+    ),
     "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
     **{
         f"decoding.{key}": Removed(
@@ -179,6 +210,20 @@ REMOVED = {
     },
     "optimizer.ema_decay": Removed(
         "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt export --average"
+    ),
+    **dict.fromkeys(
+        ["data.modifiers.upper", "data.modifiers.title"],
+        Removed(
+            "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
+            "0.0",
+        ),
+    ),
+    "data.modifiers.lower": Removed(
+        "was removed, because no benefit was measured: use lower_source, or delete this key", "0.0"
+    ),
+    "data.modifiers.join": Removed(f"{_NO_BENEFIT}; `tmt translate` divides long lines into sentences", "0.0"),
+    **dict.fromkeys(
+        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")], Removed(_NO_BENEFIT, "0.0")
     ),
     "loss.consistency": Removed(_NO_SECOND_PASS, "none"),
     "loss.consistency_weight": Removed(_NO_SECOND_PASS),
@@ -192,6 +237,9 @@ REMOVED = {
         for name in ("language", "script")
         for side in ("src", "tgt")
     },
+    "validation.goal": Removed(
+        "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C"
+    ),
     "model.init": Removed(f"{_NO_BENEFIT}; weights are initialised as by xavier", "xavier"),
     "decoding.length_penalty": Removed(
         f"{_NO_BENEFIT}; log-probabilities are divided by length^A, whose exponent is length_penalty_exponent",
@@ -201,7 +249,7 @@ REMOVED = {
         "was removed, because removing pairs with a high loss gained no BLEU; delete this key", "false"
     ),
 }
-"""Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
 run, keys and items of lists are ignored, except keys of weights.
