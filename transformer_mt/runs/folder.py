@@ -175,8 +175,9 @@ def _drop_removed(values: object) -> Iterator[tuple[str, object, Removed]]:
             elif item and isinstance(given := found.get(key), list):
                 filters = cast(list[object], given)
                 found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
-                dropped = (filter_ for filter_ in filters if isinstance(filter_, dict) and item in filter_)
-                yield from ((path, filter_, removed) for filter_ in dropped)
+                yield from (
+                    (path, filter_, removed) for filter_ in filters if isinstance(filter_, dict) and item in filter_
+                )
 
 
 def _is_in_effect(value: object, default: str | None) -> bool:

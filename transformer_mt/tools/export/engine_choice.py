@@ -15,6 +15,7 @@ Importing this module imports neither torch nor CTranslate2.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -82,6 +83,8 @@ def load_converted(
     found = conversion.read(conversion.folder)
     with ExitStack() as stack:
         folder, description = found or conversion.make(stack)
+        if not found:  # free the engine of the comparison: libgomp lets its threads sleep if there are more than cores
+            gc.collect()
         if description.problem:
             raise UnavailableError(description.problem)
         try:
