@@ -15,7 +15,6 @@ Importing this module imports neither torch nor CTranslate2.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable
@@ -83,8 +82,6 @@ def load_converted(
     found = conversion.read(conversion.folder)
     with ExitStack() as stack:
         folder, description = found or conversion.make(stack)
-        if not found:  # free the engine of the comparison: libgomp lets its threads sleep if there are more than cores
-            gc.collect()
         if description.problem:
             raise UnavailableError(description.problem)
         try:
@@ -203,6 +200,8 @@ class _Conversion:
             save_model(translator, self.positions, "float32", folder)
             exported = CTranslate2Engine(folder, translator.tokenizers, self.positions)
             parity = check_parity_on_random_ids(translator, exported)
+            # An import keeps this frame, and so the engine, whose threads count: with more than cores, libgomp sleeps.
+            del exported
             if self.weight_type != "float32":
                 save_model(translator, self.positions, self.weight_type, folder)
         except (UserError, RuntimeError, ValueError) as error:
