@@ -115,7 +115,7 @@ def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
         "positions": lambda: plot_positions(model, translator.model),
         "masks": lambda: draw_masks(translator, examples),
         "attention_by_hand": drawings.draw_attention_by_hand,
-        **draw_attention_maps(translator, examples.sentence),
+        **make_attention_figures(translator, examples.sentence),
         "grouped_heads": drawings.draw_grouped_heads,
         "norms": drawings.draw_norms,
         "activations": drawings.draw_activations,
@@ -250,7 +250,7 @@ def draw_attention(
 ) -> Figure:
     """Draw a panel for each head, with the attention weights of the query pieces (`rows`) and key pieces (`columns`).
 
-    `queries` and `keys` say what they are. `heads` are names with weights [T, S].
+    `queries` and `keys` are the axis labels. `heads` maps names to weights [T, S].
     """
     n_rows = max(n for n in range(1, math.isqrt(len(heads)) + 1) if len(heads) % n == 0)  # nearly square
     n_columns = len(heads) // n_rows
@@ -281,7 +281,7 @@ def draw_attention(
     return figure
 
 
-def draw_attention_maps(translator: Translator, text: str) -> dict[str, Callable[[], Figure]]:
+def make_attention_figures(translator: Translator, text: str) -> dict[str, Callable[[], Figure]]:
     """Translate a text, and return the functions that draw its attention weights, by the name of the figure."""
     tokenizers, model = translator.tokenizers, translator.model
     (source,) = tokenizers.src.encode([text])

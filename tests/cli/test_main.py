@@ -37,8 +37,11 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         ((*TRAIN, "--steps", "10"), ("unknown option --steps; did you mean ", "train.max_steps=10?\n")),
         ((*TRAIN, "--heads", "2"), ("unknown option --heads; did you mean ", "n_heads=2")),
         ((*TRAIN, "--output", "x"), ("there is no --output; name=",)),
-        (("plan", "tiny.yaml", "--output", "x"), ("unknown option --output; tmt plan --help lists all\n",)),
-        (("plan", "tiny.yaml", "--export", "ctranslate2"), ("unknown option --export; tmt plan --help lists all\n",)),
+        (("plan", "tiny.yaml", "--output", "x"), ("unknown option --output; tmt plan --help lists all arguments\n",)),
+        (
+            ("plan", "tiny.yaml", "--export", "ctranslate2"),
+            ("unknown option --export; tmt plan --help lists all arguments\n",),
+        ),
         (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
         (("translate", "RUN", "--prefix", "x.de", "one"), ("--prefix was removed; ",)),
         (("evaluate", "--hyp", "x.de", "--ref", "y.de"), ("--hyp was removed; ",)),
@@ -51,7 +54,7 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("serve", "RUN", "--cors", "https://example.org/"), ("--cors: https://example.org/: ",)),
         (
             ("translate", "RUN", "-foo"),
-            ("-foo; tmt translate --help lists all; put -- before a text that begins with a hyphen\n",),
+            ("-foo; tmt translate --help lists all arguments; put -- before a text that begins with a hyphen\n",),
         ),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
         (

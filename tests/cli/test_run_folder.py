@@ -38,7 +38,7 @@ def test_a_folder_near_a_run_is_refused_with_the_name_of_the_run(near: str, run_
         assert_user_error(tmt(*map(str, command)), f"{path}: is not a run folder", "runs/tiny?")
 
 
-def test_a_run_needs_no_import(run_copy: Path, tmt: Tmt) -> None:
+def test_import_refuses_a_folder_that_is_already_a_run(run_copy: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("import", "runs/tiny", "--output", "out"), "runs/tiny: is a run already")
     assert not Path("out").exists()
 

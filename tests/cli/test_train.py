@@ -314,7 +314,7 @@ def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, mo
 def test_the_folder_of_a_run_that_was_moved_is_not_made_again(
     when: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it can be moved back, and the same command resumes."""
+    """The folder can then be moved back, and the same command resumes."""
     before, moved = resolve_name(when), run_copy.with_name("moved")
 
     def move(*arguments: Any, **options: Any) -> None:

@@ -209,7 +209,7 @@ def test_examples_of_duplicates_name_both_lines(
     assert reasons["target", 23] == "repeats the target of train.en:10"
 
 
-def test_placeholders_are_no_html_and_its_remedy_removes_what_is_found(builtin: Corpus, tmp_path: Path) -> None:
+def test_placeholders_are_not_html_and_the_suggested_filter_removes_all_html(builtin: Corpus, tmp_path: Path) -> None:
     good = [*builtin[0][:40], ("2 < 3 & 4 > 3", "2 < 3 & 4 > 3")]
     html = [("A <b>dog</b>", "Ein Hund"), ("A dog", "Ein&nbsp;Hund"), ("A dog", "<BR/>Ein Hund"), ("A&#x20;b", "c")]
     pairs = [*good, *html]

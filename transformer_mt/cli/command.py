@@ -27,7 +27,7 @@ REMOVED_OPTIONS = {
             for name in ("translate", "evaluate")
             for kind in ("no-repeat-ngram", "repetition-penalty")
         ],
-        "the guard searches looping translations again",
+        "the guard re-decodes translations that loop",
     ),
     "translate --prefix": "--n-best prints other translations, and --glossary fixes terms",
     "evaluate --hyp": "name the file in place of RUN: tmt evaluate F --ref G",
@@ -275,13 +275,13 @@ class CommandParser(argparse.ArgumentParser):
                 if not value and following and not following[0].startswith("-"):
                     value = following[0]
                 self._refuse_word(f"unknown option {make_visible(option)}", self._find_similar(option, value or "..."))
-        remedy = EXTRA_ARGUMENTS.get(command, f"{self.prog} --help lists all")
+        remedy = EXTRA_ARGUMENTS.get(command, f"{self.prog} --help lists all arguments")
         self.exit(2, f"{self.prog}: error: unrecognized arguments: {make_visible(' '.join(rest))}; {remedy}\n")
 
     def _refuse_word(self, problem: str, similar: Sequence[str]) -> NoReturn:
         takes_text = any(each.dest in ("text", "texts") for each in self._actions)
         dash = "; put -- before a text that begins with a hyphen" if takes_text else ""
-        remedy = f"did you mean {' or '.join(similar)}?" if similar else f"{self.prog} --help lists all{dash}"
+        remedy = f"did you mean {' or '.join(similar)}?" if similar else f"{self.prog} --help lists all arguments{dash}"
         self.exit(2, f"{self.prog}: error: {problem}; {remedy}\n")
 
     def _find_similar(self, option: str, value: str) -> list[str]:

@@ -185,7 +185,7 @@ class Translate(Command):
     def load(self, *, few_texts: bool = False) -> tuple[Translator, FaultReport]:
         """Load the model. Return it with the report of its guard."""
         from transformer_mt.flows.translation import load_translator
-        from transformer_mt.tools.robustness.guard import count_faults
+        from transformer_mt.tools.robustness.guard import attach_fault_report
 
         options = self.loading.make_load_options(
             ensemble=self.ensemble,
@@ -195,7 +195,7 @@ class Translate(Command):
         )
         translator = load_translator(self.run, options, **self.collect_overrides())
         self.sampling.check(self.search, "translate", translator.config.sample)
-        return count_faults(translator, _report_fault if self.lines.verbose else None)
+        return attach_fault_report(translator, _report_fault if self.lines.verbose else None)
 
 
 def _report_fault(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:

@@ -70,11 +70,11 @@ MAY_CHANGE = MayChange()
 
 
 def expand_path(path: str) -> str:
-    """Replace a leading `~` by the home folder. Raises `ValueError` for a zero byte or an environment variable."""
+    """Expand a leading `~`. Raises `ValueError` for a zero byte or an environment variable."""
     if "\0" in path:
         raise ValueError("a path cannot contain a zero byte")
     if variable := re.search(r"(?<![^/])\$(\w+|\{\w+\})(?![^/])", path):
-        raise ValueError(f"{variable[0]}: environment variables are not replaced; write the path, or start it with ~/")
+        raise ValueError(f"{variable[0]}: environment variables are not expanded; write the path, or start it with ~/")
     return os.path.expanduser(path)  # noqa: PTH111
 
 
@@ -132,14 +132,14 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
     return tuple(int(key) if key.isdigit() else key for key in keys if key)
 
 
-class Removed(NamedTuple):
-    """A key, or a value or item of a list, of earlier versions."""
+class RemovedKey(NamedTuple):
+    """A key, value or list item that earlier versions accepted."""
 
     message: str
     default: str | None = None
     """The value that had no effect, as `config.yaml` writes it. Null and empty values never had one."""
-    is_of_weights: bool = False
-    """Refuse a run with another value, because its weights fit no model of this version."""
+    changes_model: bool = False
+    """True if a run that used it cannot be loaded any more."""
 
 
 _NO_BENEFIT = "was removed, because no benefit was measured: delete this key"
@@ -150,27 +150,27 @@ _NO_SECOND_PASS = (
 REMOVED = {
     **dict.fromkeys(
         ["data.filters=score", "data.filters=command"],
-        Removed(
+        RemovedKey(
             "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, "
             "max}"
         ),
     ),
     **dict.fromkeys(
         ["model.layer_drop", "model.encoder.layer_drop", "model.decoder.layer_drop"],
-        Removed(f"{_NO_BENEFIT}, and raise model.dropout instead", "0.0"),
+        RemovedKey(f"{_NO_BENEFIT}, and raise model.dropout instead", "0.0"),
     ),
     **dict.fromkeys(
         ["model.encoder.dropout", "model.decoder.dropout"],
-        Removed("was removed: delete this key, and set model.dropout, which holds for both stacks"),
+        RemovedKey("was removed: delete this key, and set model.dropout, which holds for both stacks"),
     ),
-    "model.norm_position=sublayer": Removed(
+    "model.norm_position=sublayer": RemovedKey(
         "was removed, because no benefit was measured: choose pre; a run that was trained with it needs version 0.2.0"
     ),
     **dict.fromkeys(
         ["model.qk_norm", "model.embedding_norm"],
-        Removed(f"{_NO_BENEFIT}; a run that was trained with it needs version 0.2.0", "false", is_of_weights=True),
+        RemovedKey(_NO_BENEFIT, "false", changes_model=True),
     ),
-    "data.stages": Removed(
+    "data.stages": RemovedKey(
         f"{_NO_BENEFIT}; to train with other weights later, start a second run from the weights of the first with "
         "train.init_from"
     ),
@@ -180,79 +180,79 @@ REMOVED = {
             for source in ("train", "train.*", "validation", "validation.*", "test.*")
             for key in ("url", "sha256", "license")
         ],
-        Removed("was removed: download the file, for example with curl or mtdata, and name it as table"),
+        RemovedKey("was removed: download the file, for example with curl or mtdata, and name it as table"),
     ),
     **dict.fromkeys(
         [f"data.{source}.reverse" for source in ("train", "train.*", "validation", "validation.*", "test.*")],
-        Removed("was removed: delete this key, exchange src and tgt, and set the languages of the source", "false"),
+        RemovedKey("was removed: delete this key, exchange src and tgt, and set the languages of the source", "false"),
     ),
-    "data.train.*.repeat": Removed("was removed: delete this key, and give each source a weight", "1"),
+    "data.train.*.repeat": RemovedKey("was removed: delete this key, and give each source a weight", "1"),
     **dict.fromkeys(
         ["validation.expect", "validation.expect_all"],
-        Removed(
+        RemovedKey(
             "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are "
             "logged",
             "false",
         ),
     ),
-    "validation.metric=expect": Removed("was removed with the behaviour tests: choose chrf++, or another metric"),
-    "decoding.markup=align": Removed("was removed: choose auto, which does the same"),
-    "decoding.protect": Removed(
+    "validation.metric=expect": RemovedKey("was removed with the behaviour tests: choose chrf++, or another metric"),
+    "decoding.markup=align": RemovedKey("was removed: choose auto, which does the same"),
+    "decoding.protect": RemovedKey(
         r"was removed: delete this key; all kinds of elements are protected, and protect_patterns: ['\d+'] protects "
         "numbers"
     ),
-    "decoding.alignment_layer": Removed("was removed: words are aligned by the mean of all layers; delete this key"),
+    "decoding.alignment_layer": RemovedKey("was removed: words are aligned by the mean of all layers; delete this key"),
     **{
-        f"decoding.{key}": Removed(
-            "was removed: delete this key; decoding.guard searches looping translations again", default
+        f"decoding.{key}": RemovedKey(
+            "was removed: delete this key; decoding.guard re-decodes translations that loop", default
         )
         for key, default in {"no_repeat_ngram": "0", "repetition_penalty": "1.0"}.items()
     },
-    "optimizer.ema_decay": Removed(
+    "optimizer.ema_decay": RemovedKey(
         "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt export --average"
     ),
     **dict.fromkeys(
         ["data.modifiers.upper", "data.modifiers.title"],
-        Removed(
+        RemovedKey(
             "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
             "0.0",
         ),
     ),
-    "data.modifiers.lower": Removed(
+    "data.modifiers.lower": RemovedKey(
         "was removed, because no benefit was measured: use lower_source, or delete this key", "0.0"
     ),
-    "data.modifiers.join": Removed(f"{_NO_BENEFIT}; `tmt translate` divides long lines into sentences", "0.0"),
+    "data.modifiers.join": RemovedKey(f"{_NO_BENEFIT}; `tmt translate` divides long lines into sentences", "0.0"),
     **dict.fromkeys(
-        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")], Removed(_NO_BENEFIT, "0.0")
+        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")], RemovedKey(_NO_BENEFIT, "0.0")
     ),
-    "loss.consistency": Removed(_NO_SECOND_PASS, "none"),
-    "loss.consistency_weight": Removed(_NO_SECOND_PASS),
-    "loss.cutoff": Removed(_NO_SECOND_PASS, "0.05"),
-    "export": Removed("was removed: delete this key; `tmt export` refuses what it cannot write"),
+    "loss.consistency": RemovedKey(_NO_SECOND_PASS, "none"),
+    "loss.consistency_weight": RemovedKey(_NO_SECOND_PASS),
+    "loss.cutoff": RemovedKey(_NO_SECOND_PASS, "0.05"),
+    "export": RemovedKey("was removed: delete this key; `tmt export` refuses what it cannot write"),
     **{
-        f"data.filters.*.{name}.{side}": Removed(
+        f"data.filters.*.{name}.{side}": RemovedKey(
             "was removed, because the filter uses src_lang and tgt_lang: delete this key; for another script, use "
             f"regex: {{side: {side}, keep: '\\p{{Han}}'}}"
         )
         for name in ("language", "script")
         for side in ("src", "tgt")
     },
-    "validation.goal": Removed(
+    "validation.goal": RemovedKey(
         "was removed: delete this key, and set train.max_steps, or stop the training with Ctrl-C"
     ),
-    "model.init": Removed(f"{_NO_BENEFIT}; weights are initialised as by xavier", "xavier"),
-    "decoding.length_penalty": Removed(
+    "model.init": RemovedKey(f"{_NO_BENEFIT}; weights are always initialised with Xavier", "xavier"),
+    "decoding.length_penalty": RemovedKey(
         f"{_NO_BENEFIT}; log-probabilities are divided by length^A, whose exponent is length_penalty_exponent",
         "average",
     ),
-    "train.ledger": Removed(
+    "train.ledger": RemovedKey(
         "was removed, because removing pairs with a high loss gained no BLEU; delete this key", "false"
     ),
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
-run, keys and items of lists are ignored, except keys of weights.
+run, keys and items of lists are ignored, except keys with `changes_model`.
 """
 
 EXAMPLES = {

@@ -197,7 +197,7 @@ def _construct(
         if key == "<<":
             section = f"{'.'.join(map(str, path))}: " if path else ""
             raise UserError(
-                f"{here}: {section}<<: merge keys are not read; repeat the keys, or inherit a file with `base`"
+                f"{here}: {section}<<: merge keys are not supported; repeat the keys, or inherit from a file (`base`)"
             )
         if key in values:
             dotted = ".".join(map(str, (*path, key)))

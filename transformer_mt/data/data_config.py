@@ -161,9 +161,9 @@ class Source(Section):
     columns: Names = ()
     """columns of a .tsv or .csv without a header, in order, such as [src, tgt] or [en, _, de]; _ is not read"""
     src_lang: Language | None = None
-    """language of the sources (default: data.src_lang)"""
+    """language of the source sentences (default: data.src_lang)"""
     tgt_lang: Language | None = None
-    """language of the translations (default: data.tgt_lang)"""
+    """language of the target sentences (default: data.tgt_lang)"""
     tag: TagName | None = None
     """symbol before each source sentence, such as 2de; or before source and target, such as en:de, or :de for one"""
 

@@ -86,7 +86,7 @@ def _call(item: Any) -> Any:
 
 
 def _exit_with_parent(stop: Connection) -> None:
-    """End this process if its parent was killed, because the pool would wait for work for ever, or if it says so."""
+    """End this process when its parent dies or closes `stop`, because it would otherwise wait for work forever."""
     if (parent := parent_process()) is not None:
         wait([parent.sentinel, stop])
         os._exit(1)

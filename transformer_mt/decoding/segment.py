@@ -40,7 +40,7 @@ Item = str | int
 
 @dataclass(frozen=True)
 class Segment:
-    """A sequence of text and elements. `make` keeps texts apart by elements, and leaves out empty ones."""
+    """A sequence of text and elements. Use `make`: it merges adjacent texts, and drops empty ones."""
 
     items: tuple[Item, ...]
     elements: tuple[Element, ...] = ()
@@ -112,8 +112,8 @@ class Segment:
         """Divide at the ends of `pieces`, which are the pieces of `text`, such as its sentences.
 
         There is no division inside a pair of tags, so a part may contain several pieces. If a pair surrounds whole
-        pieces, these are divided, and each of its tags becomes a part. At a boundary, a closing tag belongs to the part
-        before it, and any other element to the part after it.
+        pieces, each of these pieces and each tag of the pair becomes a part. At a boundary, a closing tag belongs to
+        the part before it, and any other element to the part after it.
         """
         bounds = [*accumulate(map(len, pieces), initial=0)]
         starts, outer = {*bounds[:-1]}, self._find_outer_tags(bounds)
@@ -136,7 +136,7 @@ class Segment:
         return [self.extract(part) for part in parts if part]
 
     def join(self, translations: Sequence[tuple[str, Segment]]) -> Segment:
-        """Join the translations of the parts to that of this segment: the inverse of `strip_enclosing` and `divide`.
+        """Join the translations of the parts: the inverse of `strip_enclosing` and `divide`.
 
         `translations` has the white space before each part, and its translation.
         """

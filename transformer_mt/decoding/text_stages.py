@@ -170,9 +170,9 @@ class TextStage:
         return line
 
     def prepare(self, segment: Segment) -> StageState:
-        """Change a text before its search, and return the state that finishes its translation.
+        """Change a segment before the beam search, and return the state that postprocesses its translation.
 
-        The text is a line, or a part of one, that the stages have read.
+        `read` of all stages has run on its line.
         """
         return StageState(segment)
 

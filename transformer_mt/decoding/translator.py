@@ -599,7 +599,7 @@ def name_line(line_number: int) -> str:
 def check_is_list(name: str, texts: Sequence[object]) -> None:
     """Raise `UserError` for a single text, whose letters would be translated one by one."""
     if isinstance(texts, str):
-        raise UserError(f"{name} is a text: give a list of texts")
+        raise UserError(f"{name}: is a single string; pass a list of strings")
 
 
 def resolve_line_numbers(n_texts: int, line_numbers: Sequence[int] | None) -> Sequence[int]:

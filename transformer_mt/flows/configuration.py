@@ -383,7 +383,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     except ValidationError as error:
         raise UserError("\n".join(cut_list(_describe_errors(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
-        filter_.set_place(_error_line(tree, (*FILTERS_PATH, number, filter_.kind), ""))
+        filter_.set_location(_error_line(tree, (*FILTERS_PATH, number, filter_.kind), ""))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))

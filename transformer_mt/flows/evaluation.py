@@ -31,7 +31,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, log
-from transformer_mt.tools.robustness.guard import count_faults
+from transformer_mt.tools.robustness.guard import attach_fault_report
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import ValidationResult
@@ -203,7 +203,7 @@ def _list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
 def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
     """Translate the sources of a set with their tags. Log the progress, and how many lines the guard repaired."""
     name, sources = evaluation_set.name, evaluation_set.sources
-    translator, fault_report = count_faults(translator)
+    translator, fault_report = attach_fault_report(translator)
     with ProgressReport(f"{name}: translated", len(sources)).show() as progress:
         translations = translator.translate(sources, tags=evaluation_set.tags, on_batch=progress.update)
     if found := fault_report.describe():

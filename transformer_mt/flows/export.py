@@ -59,7 +59,7 @@ def write_weights_run(
 def make_record(source: RunFolder, what: str, steps: list[int], *, is_changed: bool = False) -> dict[str, Any]:
     """Return the `run.json` of weights from training steps of another run.
 
-    Test scores are kept if they are those of the only step. `is_changed` drops them, because its weights were changed.
+    Test scores are kept only if `steps` is exactly the tested step, and the weights are unchanged.
     """
     record = source.read_metadata()
     if is_changed or steps != [record.get("tested", {}).get("step")]:

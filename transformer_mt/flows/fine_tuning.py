@@ -189,7 +189,7 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
     if names_both and (tag is None or ":" not in tag):
         raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass such a tag as --tag")
     if tag is not None and ":" in tag and not names_both:
-        raise UserError(f"its tags name the target language only, and --tag {tag} names both; pass --tag {tgt}")
+        raise UserError(f"--tag {tag} adds a tag before the target, but no tag of this run does; pass --tag {tgt}")
     if data.needs_tag and tag is None:
         raise tag_error(None, data.tags)
     return Direction(src, tgt, tag)
@@ -414,4 +414,4 @@ def _warn_about_languages(pairs: Sequence[Pair], direction: Direction) -> Iterat
     sides = zip(zip(*pairs[:MAX_DETECTED], strict=True), direction[:2], ("--src-lang", "--tgt-lang"), strict=True)
     for lines, language, option in sides:
         if problem := describe_other_language("the text", lines, language):
-            yield f"{problem}; for a new language, pass it as {option}, and --extend-vocabulary 4000"
+            yield f"{problem}; for a new language, pass its code as {option}, with --extend-vocabulary 4000"

@@ -82,7 +82,7 @@ def check_weights(imported: ImportedModel) -> int:
     """Compare names and shapes with those of the model. Returns the number of parameters."""
     with torch.device("meta"):
         model = Transformer(imported.model, imported.tokenizers.src, imported.tokenizers.tgt)
-    if misfit := next(checkpoints.find_misfits(model, imported.weights), None):
+    if misfit := next(checkpoints.find_weight_mismatches(model, imported.weights), None):
         raise UserError(f"import: {misfit}")
     return sum(tensor.numel() for tensor in imported.weights.values())
 

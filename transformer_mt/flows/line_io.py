@@ -257,7 +257,7 @@ class LineOutput:
 
 
 def _extend_hash(digest: str, lines: Iterable[Line]) -> str:
-    """Return the hash of all lines so far. `digest` is that of the lines before `lines`; empty: none."""
+    """Extend a chained SHA-256 by `lines`. `digest` covers all earlier lines, and is empty at the start."""
     for line in lines:
         digest = sha256(f"{digest}{line.src}\n{line.tgt}\n".encode()).hexdigest()
     return digest

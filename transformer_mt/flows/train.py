@@ -113,7 +113,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
                 if run.metrics.exists() and run.metrics.stat().st_size:
-                    log_rank0(f"{run.path}: has no checkpoint: starting again at step 1, without the curves of before")
+                    log_rank0(f"{run.path}: has no checkpoint; training restarts at step 1, without its earlier curves")
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
             if ranks.is_rank0:
                 record_job(run, trainer.progress.step)

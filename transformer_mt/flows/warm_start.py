@@ -20,7 +20,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import WEIGHTS, find_misfits, load_weights_of
+from transformer_mt.runs.checkpoints import WEIGHTS, find_weight_mismatches, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
@@ -52,7 +52,7 @@ class WarmStart:
         with torch.device("meta"):
             ours = Transformer(config.model, tokenizers.src, tokenizers.tgt)
         differences = tuple(_differing_keys("model", config.model, theirs.config))
-        if misfits := list(find_misfits(ours, theirs.state_dict(keep_vars=True))):
+        if misfits := list(find_weight_mismatches(ours, theirs.state_dict(keep_vars=True))):
             if len(misfits) > MAX_LISTED:
                 misfits[MAX_LISTED:] = [f"and {len(misfits) - MAX_LISTED:,} more"]
             raise UserError(

@@ -55,10 +55,10 @@ def _drop_aliases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weights[name].detach() for name in names.values()}
 
 
-def find_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield how weights differ from those of a model: a name is missing on one side, or the shapes differ.
+def find_weight_mismatches(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield a line for each tensor that exists on one side only, or has another shape.
 
-    If the model ties weights, `weights` must tie them too, so that they have one name. It may tie more.
+    Tensors that the model ties must be tied in `weights`; others may be.
     """
     needed = list_distinct_weights(model)
     for name in {**needed, **_drop_aliases(weights)}:
@@ -86,7 +86,7 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         advice = "make room on the disk, or repair it, and run the same command again"
         if not info.path.parent.exists():
-            advice = "the run folder was moved or deleted; run `tmt train` with its config.yaml again to resume"
+            advice = "the run folder was moved or deleted; to resume, run `tmt train --config` with its config.yaml"
         elif any(info.path.parent.glob("step-*")):
             advice = f"earlier checkpoints are intact: {advice} to resume"
         raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None

@@ -42,7 +42,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
-from transformer_mt.config.section import MAY_CHANGE, REMOVED, Removed, Section
+from transformer_mt.config.section import MAY_CHANGE, REMOVED, RemovedKey, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.runs.records import (
@@ -162,7 +162,7 @@ def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, objec
         yield from _find_sections(section.get(names[0]), names[1:])
 
 
-def _drop_removed(values: object) -> Iterator[tuple[str, object, Removed]]:
+def _drop_removed(values: object) -> Iterator[tuple[str, object, RemovedKey]]:
     """Delete keys and filters of earlier versions from a configuration, and yield those that were in effect."""
     for name, removed in REMOVED.items():
         path, _, item = name.partition("=")
@@ -281,14 +281,15 @@ class RunFolder:
     def read_config(self, logged: str = "") -> Tree:
         """Read the resolved configuration, without keys and filters that were removed since then.
 
-        Log those that were in effect and match the pattern `logged`, such as `decoding.*`, or `*` for all.
+        Log removed keys that were in effect and match the pattern `logged`: `decoding.*`, or `*` for all.
 
-        Raises `UserError` for a removed key without which the weights fit no model.
+        Raises `UserError` if the run was trained with a removed key that changes the model.
         """
         tree = read_yaml(self.config)
         for path, value, removed in _drop_removed(tree.values):
-            if removed.is_of_weights:
-                raise UserError(f"{self.config}: {path}: {removed.message}")
+            if removed.changes_model:
+                problem = "this run was trained with a key that was removed; use tmt 0.2.0 for it, or train again"
+                raise UserError(f"{self.config}: {path}: {problem}")
             if fnmatchcase(path, logged):
                 text = json.dumps(value, ensure_ascii=False).replace('"', "")  # numbers are still text
                 log_rank0(f"tmt: warning: {self.config}: {path}: {text} of this run is no longer applied")

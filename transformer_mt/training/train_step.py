@@ -84,7 +84,7 @@ class BatchLoss(nn.Module):
         self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
 
     def forward(self, batch: Batch | None) -> dict[str, Tensor]:
-        """Compute the losses of a batch. None: return a loss of 0 with zero gradients, as `wrap_for_ranks` needs."""
+        """Compute the losses of a batch. For None, return 0 with zero gradients, which `wrap_for_ranks` needs."""
         if batch is None:
             return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
         with self.cast_weights(), self.machine.autocast():

@@ -121,7 +121,7 @@ def test_the_shape_of_opus_mt_trains_and_decodes_equally_in_all_paths(
         assert best.ids == [i for i in ids[1:] if i != tokenizers.tgt.eos_id]
 
 
-def test_every_enumerated_model_setting_is_compared() -> None:
+def test_variants_cover_every_enum_and_boolean_key_of_the_model() -> None:
     compared = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
     default = ModelConfig()
     for key, field in ModelConfig.model_json_schema()["properties"].items():

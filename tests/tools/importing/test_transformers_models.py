@@ -197,7 +197,7 @@ def test_settings_of_the_source_are_those_of_the_run(imported: Imported) -> None
     assert imported.translator.tokenizers.needs_tag == (imported.tag is not None)
 
 
-def test_a_limit_of_ngrams_is_left_out_with_a_line(tmt: Tmt, tmp_path: Path) -> None:
+def test_import_logs_that_no_repeat_ngram_size_is_ignored(tmt: Tmt, tmp_path: Path) -> None:
     make_marian(tmp_path / "source")
     path = tmp_path / "source" / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"no_repeat_ngram_size": 3}), "utf-8")

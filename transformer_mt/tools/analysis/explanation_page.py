@@ -15,7 +15,7 @@ from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.robustness.guard import has_loop
 
 NO_REASON = "none found: the words are known, and the model is certain of them"
-REPETITION = "The translation repeats itself; the guard of tmt translate searches it again."
+REPETITION = "The translation repeats itself; tmt translate re-decodes such lines if decoding.guard is true."
 MAX_NAMED = 3  # words of each kind
 MANY_PIECES = 4  # pieces of a word, from which on it is probably rare
 CHARACTERS_PER_PIECE = 2.5  # of such a word, at most: a long compound of common parts has more

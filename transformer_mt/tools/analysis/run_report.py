@@ -148,7 +148,10 @@ def _list_commands(run: ReportedRun) -> list[str]:
 
 
 def _list_values(run: ReportedRun, name: str) -> list[tuple[int, float]]:
-    """Return the finite values of a metric with their steps, in order. A value is never an integer."""
+    """Return the finite values of a metric with their steps, in order.
+
+    Integers are skipped, because every metric is written as a float.
+    """
     values = ((entry["step"], entry.get(name)) for entry in run.metrics)
     return [(step, value) for step, value in values if isinstance(value, float) and math.isfinite(value)]
 

@@ -60,7 +60,7 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A test set with its translations and their scores. A file of translations has only the first three fields."""
+    """A test set with its translations and their scores. A file of translations sets only the first three fields."""
 
     data: EvaluationSet
     hypotheses: Texts

@@ -108,7 +108,7 @@ class _Description(BaseModel):
 
 
 _ConvertedModel = tuple[Path, _Description]
-"""A folder with a converted model, and what it says of its model."""
+"""A folder with a converted model, and the content of its `cache.json`."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ class _Conversion:
         return folder, found
 
     def make(self, stack: ExitStack) -> _ConvertedModel:
-        """Convert the model, and store it in the run if possible, or else in a temporary folder of `stack`.
+        """Convert the model into the run folder, or else into a temporary folder that `stack` deletes.
 
-        Raises `UnavailableError`.
+        Raises `UnavailableError` if neither can be written.
         """
         folder = self.folder
         if folder and os.access(find_existing_parent(folder), os.W_OK):
@@ -200,7 +200,8 @@ class _Conversion:
             save_model(translator, self.positions, "float32", folder)
             exported = CTranslate2Engine(folder, translator.tokenizers, self.positions)
             parity = check_parity_on_random_ids(translator, exported)
-            # An import keeps this frame, and so the engine, whose threads count: with more than cores, libgomp sleeps.
+            # An import keeps this frame alive, and so the threads of the engine. With more threads than cores, libgomp
+            # lets them sleep at each product.
             del exported
             if self.weight_type != "float32":
                 save_model(translator, self.positions, self.weight_type, folder)

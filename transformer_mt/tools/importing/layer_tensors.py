@@ -150,5 +150,5 @@ def read_decoding(folder: Path, settings: ModelSettings) -> dict[str, object]:
         if isinstance(value, int | float) and value >= 0:
             found[ours] = value
     if n := values.get("no_repeat_ngram_size"):
-        log(f"no_repeat_ngram_size {n} of the source is left out: the guard searches looping translations again")
+        log(f"no_repeat_ngram_size {n} of the source is left out: the guard re-decodes translations that loop")
     return found

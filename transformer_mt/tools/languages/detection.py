@@ -67,9 +67,9 @@ def describe_other_source(name: str, text: str, model: ModelProvenance) -> str |
 def describe_wrong_languages(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str | None:
     """Describe the sides of a text that are certainly in other languages than expected; None in doubt."""
     if are_exchanged(languages, src, tgt):
-        return f"{describe_exchange(languages)}; exchange its files"
+        return f"{describe_exchange(languages)}; exchange the files or columns"
     found = map(describe_other_language, ("the source", "the target"), (src, tgt), languages)
-    return " and ".join(filter(None, found)) or None
+    return "; ".join(filter(None, found)) or None
 
 
 class LanguageDetector:

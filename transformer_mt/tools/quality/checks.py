@@ -175,7 +175,7 @@ TRAINING_CHECKS = [
     CorpusCheck("pair", "repeat an earlier pair", "duplicate", NEVER),
     CorpusCheck(
         "held-out text",
-        "have the source of a validation or test pair, so the scores of that set will be too high",
+        "have the source of a validation or test pair, which raises the scores of that set",
         "",
         0.0,
         filter=make_filter("overlap", of="src"),
@@ -308,7 +308,7 @@ def describe_duplicates_and_overlap(
     for finding in check_pairs(train, languages, held_out, (), cache_dir, runner, TRAINING_CHECKS):
         prefix, example = "warning: " if finding.severity else "", finding.examples[0]
         count = f"{finding.count:,} training pairs ({finding.share:.1%})"
-        yield f"{prefix}{count} {finding.message}, such as {example.location} ({example.reason})"
+        yield f"{prefix}{count} {finding.message}; the first: {example.location} ({example.reason})"
 
 
 @dataclass(frozen=True)

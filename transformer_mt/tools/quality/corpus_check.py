@@ -26,8 +26,8 @@ def check_sources(
 ) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
-    `name` is that of the report, whose most severe findings are first. `load` returns the unfiltered text of a source.
-    Raises `UserError` if a source cannot be read.
+    `name` is the title of the report, which lists the most severe findings first. `load` returns the unfiltered text of
+    a source. Raises `UserError` if a source cannot be read.
     """
     train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
     held_out = {

@@ -109,7 +109,7 @@ class Filter(Section):
     """True if it removes pairs; False if it changes their text."""
     needs_held_out: ClassVar[bool] = False
     """True if it compares pairs with validation and test sets."""
-    _place: str | None = PrivateAttr(default=None)
+    _location: str | None = PrivateAttr(default=None)
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""
@@ -123,13 +123,13 @@ class Filter(Section):
         """Return other state that changes the results, such as a version, as JSON for the key of the cache."""
         return None
 
-    def set_place(self, place: str) -> None:
-        """Record where the filter was written: file, line and dotted key."""
-        self._place = place
+    def set_location(self, location: str) -> None:
+        """Record file, line and dotted key of the filter, for error messages."""
+        self._location = location
 
     def make_error(self, message: str) -> UserError:
         """Return an error about the filter, with file, line and dotted key."""
-        return UserError(f"{self._place or f'data.filters.{self.kind}'}: {message}")
+        return UserError(f"{self._location or f'data.filters.{self.kind}'}: {message}")
 
     @pydantic_validator(mode="wrap")
     @classmethod

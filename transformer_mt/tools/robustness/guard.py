@@ -257,8 +257,8 @@ def _isolate(text: str, items: Sequence[str]) -> Iterator[str]:
         yield text[end:]
 
 
-def count_faults(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
-    """Return a translator whose guard, if it has one, counts the lines with faults, and these counts."""
+def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
+    """Return a copy of the translator whose guard records faulty lines, and the `FaultReport` that it fills."""
     report, features = FaultReport(on_fault), translator.features
     if features.make_policy is not None:
         features = replace(features, make_policy=partial(Guard.make, fault_report=report))
