@@ -122,7 +122,7 @@ def test_invalid_utf8_keeps_the_translations_before_it(tiny_run: Path, tmt: Tmt,
     lines = [b"one two\n"] * 2499 + [b"na\xefve\n"] + [b"three\n"] * 9
     (tmp_path / "f").write_bytes(b"".join(lines))
     done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
-    assert_user_error(done, f"{tmp_path}/f:2500: ")
+    assert_user_error(done, f"{tmp_path}/f:2500: ", "UTF-8")
     assert not (tmp_path / "g").exists()
     kept = (tmp_path / "g.part").read_bytes()
     assert kept == tmt("translate", tiny_run, "one two").stdout.encode() * 2499

@@ -370,9 +370,9 @@ def test_a_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
     for tags in ([None, None], "2de"):
         with pytest.raises(UserError, match=r"^tags: "):
             translator.translate(["a"], tags=tags)
-    with pytest.raises(UserError, match=r"^texts "):
+    with pytest.raises(UserError, match=r"^texts: "):
         translator.translate("Hello")
-    with pytest.raises(UserError, match=r"^targets "):
+    with pytest.raises(UserError, match=r"^targets: "):
         translator.score(["Hello"], "H")
 
 

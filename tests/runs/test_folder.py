@@ -173,14 +173,20 @@ def test_keys_and_filters_that_were_removed_are_ignored_in_a_run(run: RunFolder)
     assert run.read_config().values == {"model": {"encoder": {}, "norm_position": "sublayer"}}
     with pytest.raises(UserError, match="section model is damaged; run"):
         run.read_section("model", ModelConfig)
-    write_text(run.config, "model: {qk_norm: false}\n")
-    assert run.read_config().values == {"model": {}}
-    write_text(run.config, "model: {qk_norm: true}\n")
-    with pytest.raises(UserError, match=r"config\.yaml: model\.qk_norm: .*0\.2\.0"):
-        run.read_config()
     for damaged in ("train: 3\n", "data: {filters: score}\n", "data: {filters: [3, [4]]}\n"):
         write_text(run.config, damaged)
         assert run.read_config().values == read_yaml(run.config).values
+
+
+@pytest.mark.parametrize("key", ["model.qk_norm", "model.embedding_norm", "data.train.reverse", "data.test.x.reverse"])
+def test_a_run_that_needs_a_removed_key_is_refused(key: str, run: RunFolder) -> None:
+    *sections, name = key.split(".")
+    text = "".join(f"{section}: {{" for section in sections) + name + ": %s" + "}" * len(sections) + "\n"
+    write_text(run.config, text % "false")
+    assert name not in str(run.read_config().values)
+    write_text(run.config, text % "true")
+    with pytest.raises(UserError, match=rf"config\.yaml: .*{name}: .*0\.2\.0"):
+        run.read_config()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

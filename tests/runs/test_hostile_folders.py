@@ -25,7 +25,7 @@ from helpers import RUN_RECORD, Tmt, assert_succeeded, assert_user_error, make_m
 from serving_helpers import make_limits
 from starlette.testclient import TestClient
 
-from transformer_mt.data.worker_pool import map_in_processes
+from transformer_mt.data.stages import map_in_processes
 from transformer_mt.errors import UserError
 from transformer_mt.runs.checkpoints import load_state
 from transformer_mt.runs.folder import RunFolder

@@ -44,8 +44,6 @@ UNSUPPORTED_OPTIONS = {
     ),
 }
 """Options that users of other programs try, with what to do instead."""
-EXTRA_ARGUMENTS = {"report": "a report is about one run, and tmt evaluate A B compares runs"}
-"""What to do instead of passing further positional arguments to a command."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
 """Converts the text of an argument. Raises `argparse.ArgumentTypeError` for a mistake."""
@@ -275,7 +273,9 @@ class CommandParser(argparse.ArgumentParser):
                 if not value and following and not following[0].startswith("-"):
                     value = following[0]
                 self._refuse_word(f"unknown option {make_visible(option)}", self._find_similar(option, value or "..."))
-        remedy = EXTRA_ARGUMENTS.get(command, f"{self.prog} --help lists all arguments")
+        remedy = f"{self.prog} --help lists all arguments"
+        if command == "report":
+            remedy = "a report is about one run, and tmt evaluate A B compares runs"
         self.exit(2, f"{self.prog}: error: unrecognized arguments: {make_visible(' '.join(rest))}; {remedy}\n")
 
     def _refuse_word(self, problem: str, similar: Sequence[str]) -> NoReturn:

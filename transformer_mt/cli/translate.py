@@ -184,8 +184,7 @@ class Translate(Command):
 
     def load(self, *, few_texts: bool = False) -> tuple[Translator, FaultReport]:
         """Load the model. Return it with the report of its guard."""
-        from transformer_mt.flows.translation import load_translator
-        from transformer_mt.tools.robustness.guard import attach_fault_report
+        from transformer_mt.flows.translation import attach_fault_report, load_translator
 
         options = self.loading.make_load_options(
             ensemble=self.ensemble,

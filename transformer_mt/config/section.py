@@ -73,7 +73,7 @@ def expand_path(path: str) -> str:
     """Expand a leading `~`. Raises `ValueError` for a zero byte or an environment variable."""
     if "\0" in path:
         raise ValueError("a path cannot contain a zero byte")
-    if variable := re.search(r"(?<![^/])\$(\w+|\{\w+\})(?![^/])", path):
+    if variable := re.search(r"(?:^|(?<=[/_.-]))\$([A-Za-z_]\w*|\{[^}/]*\})", path):
         raise ValueError(f"{variable[0]}: environment variables are not expanded; write the path, or start it with ~/")
     return os.path.expanduser(path)  # noqa: PTH111
 
@@ -138,8 +138,8 @@ class RemovedKey(NamedTuple):
     message: str
     default: str | None = None
     """The value that had no effect, as `config.yaml` writes it. Null and empty values never had one."""
-    changes_model: bool = False
-    """True if a run that used it cannot be loaded any more."""
+    refuses_run: bool = False
+    """True if a run with another value cannot be used any more."""
 
 
 _NO_BENEFIT = "was removed, because no benefit was measured: delete this key"
@@ -168,7 +168,7 @@ REMOVED = {
     ),
     **dict.fromkeys(
         ["model.qk_norm", "model.embedding_norm"],
-        RemovedKey(_NO_BENEFIT, "false", changes_model=True),
+        RemovedKey(_NO_BENEFIT, "false", refuses_run=True),
     ),
     "data.stages": RemovedKey(
         f"{_NO_BENEFIT}; to train with other weights later, start a second run from the weights of the first with "
@@ -184,7 +184,11 @@ REMOVED = {
     ),
     **dict.fromkeys(
         [f"data.{source}.reverse" for source in ("train", "train.*", "validation", "validation.*", "test.*")],
-        RemovedKey("was removed: delete this key, exchange src and tgt, and set the languages of the source", "false"),
+        RemovedKey(
+            "was removed: delete this key, exchange src and tgt, and set the languages of the source",
+            "false",
+            refuses_run=True,
+        ),
     ),
     "data.train.*.repeat": RemovedKey("was removed: delete this key, and give each source a weight", "1"),
     **dict.fromkeys(
@@ -252,7 +256,7 @@ REMOVED = {
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions.
 
 `*` is the name of any section, or an item of a list. In a configuration file they are errors; in the `config.yaml` of a
-run, keys and items of lists are ignored, except keys with `changes_model`.
+run, keys and items of lists are ignored, except keys with `refuses_run`.
 """
 
 EXAMPLES = {

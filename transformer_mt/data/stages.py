@@ -15,20 +15,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
+from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.worker_pool import map_in_processes
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import (
     atomic_new_folder,
@@ -42,6 +47,10 @@ from transformer_mt.system.log import ProgressReport
 METADATA = "task.json"
 INDEX = "stage.json"
 FORMAT_VERSION = 2  # of these two files; part of the names of folders
+SAFE_PATH = "PYTHONSAFEPATH"  # variable of the environment that a new Python process reads
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 TaskMetadata = Mapping[str, Any]
 """Values that a task returns for later stages, as JSON."""
@@ -128,7 +137,7 @@ def report_damage(folder: Path) -> Generator[None]:
     """Turn the errors of reading a missing or truncated file into a `UserError` that names the folder of its stage."""
     try:
         yield
-    except (ValueError, EOFError, FileNotFoundError):
+    except (ValueError, KeyError, TypeError, EOFError, FileNotFoundError):
         raise UserError(
             f"{folder}: is incomplete or damaged; delete this folder, and run the same command again"
         ) from None
@@ -186,12 +195,82 @@ class LocalRunner(StageRunner):
 
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
         """Run these tasks, and report how many of the stage are finished."""
-        workers = min(self.workers, len(tasks))
-        in_process = nullcontext(map(stage.run_task, tasks))
-        with map_in_processes(stage.run_task, tasks, workers) if workers > 1 else in_process as finished:
+        with map_in_processes(stage.run_task, tasks, min(self.workers, len(tasks))) as finished:
             for n_finished, _ in enumerate(finished, start=stage.n_tasks - len(tasks) + 1):
                 report.update(n_finished)
 
 
 IN_PROCESS_RUNNER = LocalRunner()
 """Runs all tasks in this process."""
+
+# --- worker processes -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _safe_imports() -> Generator[None]:
+    """Keep Python processes that are started meanwhile from importing files of the current directory."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
+
+
+@contextmanager
+def map_in_processes(function: Callable[[T], R], items: Sequence[T], n_workers: int) -> Generator[Iterator[R]]:
+    """Open processes, and yield an iterator over the results of `function`, in the order of the items.
+
+    They are spawned: a forked process would inherit locks of the threads of libraries such as `tokenizers`. All items
+    are submitted at once, and each process unpickles the function once. An error in the context ends the processes at
+    once. A single worker is this process. Raises `UserError` if a process was killed, or could not start.
+    """
+    if n_workers == 1:
+        yield map(function, items)
+        return
+    stop, alive = Pipe(duplex=False)  # the workers read `stop`, and end when this process closes `alive`
+    with _safe_imports():
+        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, (function, stop))
+        # the processes, which `map` starts, inherit the mask: Ctrl-C also reaches them, but their parent ends them
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            try:
+                results = executor.map(_call, items)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            yield results
+        except BaseException as error:
+            alive.close()
+            if not isinstance(error, BrokenProcessPool):
+                raise
+            raise UserError(
+                f"one of {n_workers} worker processes ended unexpectedly, perhaps because memory ran out; pass a "
+                "smaller --workers"
+            ) from None
+        finally:
+            executor.shutdown(cancel_futures=True)
+            alive.close()
+            stop.close()
+
+
+_function: list[Callable[[Any], Any]] = []
+
+
+def _start_worker(function: Callable[[Any], Any], stop: Connection) -> None:
+    threading.Thread(target=_exit_with_parent, args=[stop], daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # not a thread for each core
+    _function[:] = [function]
+
+
+def _call(item: Any) -> Any:
+    return _function[0](item)
+
+
+def _exit_with_parent(stop: Connection) -> None:
+    """End this process when its parent dies or closes `stop`, because it would otherwise wait for work forever."""
+    if (parent := parent_process()) is not None:
+        wait([parent.sentinel, stop])
+        os._exit(1)

@@ -27,11 +27,11 @@ from transformer_mt.evaluation.metrics import (
     markdown_table,
 )
 from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.translation import attach_fault_report
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, log
-from transformer_mt.tools.robustness.guard import attach_fault_report
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import ValidationResult

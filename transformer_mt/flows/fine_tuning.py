@@ -229,8 +229,9 @@ def _write_start(
     weights = list_distinct_weights(extended.extend_model(model))
     if start.path.exists():
         start.move_aside()
-    config, step, metric, scores = _add_source(old, new_source), checkpoint.step, checkpoint.metric, checkpoint.scores
-    write_weights_run(start.path, config, extended.tokenizers, record, weights, step, metric, scores)
+    config = _add_source(old, new_source)
+    what_tested = checkpoint.step, checkpoint.metric, checkpoint.scores
+    write_weights_run(start.path, config, extended.tokenizers, record, weights, *what_tested)
     n_src, n_tgt = (
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))

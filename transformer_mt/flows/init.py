@@ -25,7 +25,6 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     describe_exchange,
     describe_other_language,
-    describe_wrong_languages,
     detect_language,
 )
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
@@ -388,7 +387,7 @@ def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str,
         n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
         if are_exchanged(languages, src, tgt):
             names = " and ".join(source.files)
-            raise UserError(f"--{key}: {names}: {describe_wrong_languages(languages, src, tgt)}")
+            raise UserError(f"--{key}: {names}: {describe_exchange(languages)}; exchange the files or columns")
         keys = _list_source_keys(source, languages)
         if key == "validation":
             yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")

@@ -110,12 +110,12 @@ def synthesize(
 
     def finish(file: Path) -> None:
         counts.update(write_pairs(read_translated(file), paths, direction))
+        if not counts[""]:
+            for path in paths:
+                path.unlink()
 
     process_lines(map(Line, texts), process, translated, settings, resume=resume, finish=finish)
     translated.unlink()
-    if not counts[""]:
-        for path in paths:
-            path.unlink()
     return paths, counts
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after the argume
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary
+    from transformer_mt.tools.robustness.guard import FaultReport, OnFault
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,16 @@ def make_features(config: DecodingConfig, options: LoadOptions) -> Features:
     from transformer_mt.tools.robustness.guard import Guard
 
     return Features(options.split, _make_stages, Guard.make)
+
+
+def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
+    """Return a copy of the translator whose guard records faulty lines, and the `FaultReport` that it fills."""
+    from transformer_mt.tools.robustness.guard import FaultReport, Guard
+
+    report, features = FaultReport(on_fault), translator.features
+    if features.make_policy is not None:
+        features = replace(features, make_policy=partial(Guard.make, fault_report=report))
+    return translator.with_features(features), report
 
 
 def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:

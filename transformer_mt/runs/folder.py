@@ -283,11 +283,11 @@ class RunFolder:
 
         Log removed keys that were in effect and match the pattern `logged`: `decoding.*`, or `*` for all.
 
-        Raises `UserError` if the run was trained with a removed key that changes the model.
+        Raises `UserError` if the run was trained with a removed key that it cannot do without.
         """
         tree = read_yaml(self.config)
         for path, value, removed in _drop_removed(tree.values):
-            if removed.changes_model:
+            if removed.refuses_run:
                 problem = "this run was trained with a key that was removed; use tmt 0.2.0 for it, or train again"
                 raise UserError(f"{self.config}: {path}: {problem}")
             if fnmatchcase(path, logged):

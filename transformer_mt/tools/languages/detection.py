@@ -26,16 +26,24 @@ EXCHANGE_REMEDY = "exchange src_lang and tgt_lang, or the files"
 
 def detect_language(lines: Sequence[str]) -> str | None:
     """Return the most likely ISO 639 code of a text, or None if it has no words."""
-    ranking = LanguageDetector.load().rank("\n".join(lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES]))
+    ranking = LanguageDetector.load().rank(_join_sample(lines))
     return ranking[0][0] if ranking else None
 
 
+def _join_sample(lines: Sequence[str]) -> str:
+    return "\n".join(lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES])
+
+
 def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> bool:
-    """Return whether the source text is in the target language, and the target text in the source language."""
-    expected = tuple(_canonical(primary_language(language)) for language in reversed(languages))
-    if expected[0] == expected[1]:
+    """Return whether each side is certainly in the language of the other."""
+    detector = LanguageDetector.load()
+    if not all(map(detector.knows, languages)):
         return False
-    return tuple(_canonical(detect_language(lines) or NO_LANGUAGE) for lines in (src, tgt)) == expected
+    found = [
+        detector.find_other_language(_join_sample(lines), expected, LANGUAGE_THRESHOLD) or NO_LANGUAGE
+        for lines, expected in zip((src, tgt), languages, strict=True)
+    ]
+    return [*map(_canonical, found)] == [_canonical(primary_language(language)) for language in reversed(languages)]
 
 
 def describe_exchange(languages: tuple[str, str]) -> str:
@@ -62,14 +70,6 @@ def describe_other_language(name: str, lines: Iterable[str], expected: str) -> s
 def describe_other_source(name: str, text: str, model: ModelProvenance) -> str | None:
     """Return the message for a text that is certainly not in the source language of a model, if it has only one."""
     return None if model.src_langs else describe_other_language(name, [text], model.src_lang)
-
-
-def describe_wrong_languages(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str | None:
-    """Describe the sides of a text that are certainly in other languages than expected; None in doubt."""
-    if are_exchanged(languages, src, tgt):
-        return f"{describe_exchange(languages)}; exchange the files or columns"
-    found = map(describe_other_language, ("the source", "the target"), (src, tgt), languages)
-    return "; ".join(filter(None, found)) or None
 
 
 class LanguageDetector:

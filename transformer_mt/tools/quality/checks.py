@@ -305,9 +305,11 @@ def describe_duplicates_and_overlap(
     runner: Runner,
 ) -> Iterator[str]:
     """Yield sentences about repeated training pairs, and about training pairs with held-out sources."""
+    n_held_out = sum(map(len, held_out.values()))
     for finding in check_pairs(train, languages, held_out, (), cache_dir, runner, TRAINING_CHECKS):
         prefix, example = "warning: " if finding.severity else "", finding.examples[0]
-        count = f"{finding.count:,} training pairs ({finding.share:.1%})"
+        leak = f"; the held-out sets have {n_held_out:,} pairs" if finding.group == "overlap" else ""
+        count = f"{finding.count:,} training pairs ({finding.share:.1%}{leak})"
         yield f"{prefix}{count} {finding.message}; the first: {example.location} ({example.reason})"
 
 

@@ -13,7 +13,12 @@ from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import SAMPLE_LINES, are_exchanged, describe_wrong_languages
+from transformer_mt.tools.languages.detection import (
+    SAMPLE_LINES,
+    are_exchanged,
+    describe_exchange,
+    describe_other_language,
+)
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
@@ -70,16 +75,15 @@ def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str
     """Yield a finding if a side of a held-out corpus is in another language."""
     sample = corpus.select_evenly(SAMPLE_LINES)
     src, tgt = sample.column("src"), sample.column("tgt")
-    if problem := describe_wrong_languages(languages, src, tgt):
-        severity = Severity.ERROR if are_exchanged(languages, src, tgt) else Severity.WARNING
-        examples = [sample.example(row, "") for row in range(min(3, len(sample)))]
-        details = (
-            f"{name}: {problem}",
-            len(corpus),
-            len(corpus),
-            examples,
-            f"correct the files or the languages of {name}",
-        )
+    if are_exchanged(languages, src, tgt):
+        severity, problem, remedy = Severity.ERROR, describe_exchange(languages), "exchange the files or columns"
+    else:
+        found = map(describe_other_language, ("the source", "the target"), (src, tgt), languages)
+        severity, problem = Severity.WARNING, "; ".join(filter(None, found))
+        remedy = "correct the files or the languages"
+    if problem:
+        examples = [sample.example(row, "") for row in choose_evenly(range(len(sample)))]
+        details = f"{name}: {problem}", len(corpus), len(corpus), examples, f"{remedy} of {name}"
         yield Finding("content", "held-out language", severity, *details)
 
 

@@ -189,12 +189,12 @@ class ScriptFilter(PairFilter):
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected = [*map(language_scripts, context.languages)]
-        if None in expected and not context.skip_inapplicable:
-            side = expected.index(None)
-            raise self.make_error(
-                f"the script of {context.languages[side]} is not known; use the filter regex, such as "
-                f"regex: {{side: {('src', 'tgt')[side]}, keep: '\\p{{Latin}}'}}"
-            )
+        for side, language in zip(("src", "tgt"), context.languages, strict=True):
+            if not (self.knows(language) or context.skip_inapplicable):
+                raise self.make_error(
+                    f"the script of {language} is not known; use the filter regex, such as "
+                    f"regex: {{side: {side}, keep: '\\p{{Latin}}'}}"
+                )
 
         def find_reason(src: str, tgt: str) -> str | None:
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):

@@ -11,10 +11,9 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import regex
 
@@ -25,9 +24,6 @@ from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
-
-if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Translator
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
@@ -94,7 +90,7 @@ class Guard:
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
     src_langs: tuple[str, ...]  # languages that the source may have
-    fault_report: FaultReport = field(default_factory=FaultReport)
+    fault_report: FaultReport | None
 
     @classmethod
     def make(
@@ -105,7 +101,7 @@ class Guard:
             return None
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
         src_langs = (provenance.src_lang, *provenance.src_langs)
-        return cls(provenance.lengths, len(languages) == 2, src_langs, fault_report or FaultReport())
+        return cls(provenance.lengths, len(languages) == 2, src_langs, fault_report)
 
     @cached_property
     def scripts(self) -> tuple[str, ...] | None:
@@ -114,8 +110,9 @@ class Guard:
         return None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
 
     def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
-        """Count a line."""
-        self.fault_report.add(line_number, before, after)
+        """Record a line in the report, if there is one."""
+        if self.fault_report is not None:
+            self.fault_report.add(line_number, before, after)
 
     def may_replace(self, faults: Sequence[Fault], old_faults: Sequence[Fault]) -> bool:
         """Return whether a translation has fewer faults than another, and no loop."""
@@ -255,11 +252,3 @@ def _isolate(text: str, items: Sequence[str]) -> Iterator[str]:
             end = match.end()
     if end < len(text):
         yield text[end:]
-
-
-def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
-    """Return a copy of the translator whose guard records faulty lines, and the `FaultReport` that it fills."""
-    report, features = FaultReport(on_fault), translator.features
-    if features.make_policy is not None:
-        features = replace(features, make_policy=partial(Guard.make, fault_report=report))
-    return translator.with_features(features), report
