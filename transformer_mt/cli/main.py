@@ -70,6 +70,8 @@ FORMER_COMMANDS = {
 """Commands of earlier versions, with what replaces them."""
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 """File name of the functions that import a module."""
+SECONDS_BETWEEN_TRIES = 0.02
+"""Time after which a signal that arrived during an import is answered, or deferred again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -95,9 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         if handles_interrupt:
             signal.signal(signal.SIGINT, _raise_on_signal)
-        with launcher.answer_signals(log):
-            command.execute()
-        sys.stdout.flush()
+        try:
+            with launcher.answer_signals(log):
+                command.execute()
+            sys.stdout.flush()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a command that has ended is not interrupted
     except UserError as error:
         if is_debugging:
             traceback.print_exc()
@@ -178,19 +183,27 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
     return parser
 
 
-def _raise_on_signal(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_on_signal(number: int, frame: FrameType | None) -> None:
     """Raise an exception, so that cleanup code runs, and ignore further signals of this kind, so that it ends.
 
-    During an import the signal ends the process, because compiled modules print an error of their own for an exception.
+    During an import it tries again later, because compiled modules replace an exception by an error of their own.
     The second handler is no `SIG_IGN`, for which Python reports a signal that has arrived already.
     """
     while frame is not None:
         if frame.f_code.co_filename == IMPORT_SYSTEM:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            signal.signal(signal.SIGALRM, lambda _number, frame: _repeat_signal(number, frame))
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_TRIES)
+            return
         frame = frame.f_back
     signal.signal(number, lambda _number, _frame: None)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _repeat_signal(number: int, frame: FrameType | None) -> None:
+    """Call the present handler of a signal. A second signal would count as a second Ctrl-C."""
+    handler = signal.getsignal(number)
+    if callable(handler):
+        handler(number, frame)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

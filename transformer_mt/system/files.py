@@ -184,12 +184,12 @@ def temporary_folder(path: Path) -> Generator[Path]:
     """Yield a new folder beside `path`, and delete it at the end. `remove_stale_folders` does so after a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
-    try:
-        temporary.mkdir()
-    except OSError as error:
-        error.filename = str(path)  # the user does not know the temporary name
-        raise
-    try:
+    try:  # before the folder is made, because a signal may arrive at once
+        try:
+            temporary.mkdir()
+        except OSError as error:
+            error.filename = str(path)  # the user does not know the temporary name
+            raise
         yield temporary
         _fsync(path.parent)
     finally:

@@ -84,7 +84,9 @@ def answer_signals(log: Callable[[str], None]) -> Generator[None]:
                 return
             receiver.recv(1024)  # `timeout` sends its signal twice
             log("tmt: stopping; files, such as a checkpoint, are completed first; press Ctrl-C again to end at once")
-            if number := receiver.recv(1):
+            while (number := receiver.recv(1)) == bytes([signal.SIGALRM]):  # repeats of a signal during an import
+                pass
+            if number:
                 os._exit(128 + number[0])  # safe during a save: files keep temporary names until they are complete
 
     threading.Thread(target=answer, daemon=True).start()
