@@ -47,6 +47,8 @@ def test_json_and_a_form_get_the_same_translation(client: TestClient, translator
     fields = {"q": "one two three", **EN_DE}
     assert client.post("/translate", json=fields).json() == {"translatedText": expected}
     assert client.post("/translate", data=fields).json() == {"translatedText": expected}
+    parts = {name: (None, field) for name, field in fields.items()}  # as curl -F and FormData of browsers send it
+    assert client.post("/translate", files=parts).json() == {"translatedText": expected}
     raw = b"q=one two three&source=en&target=de"  # as curl -d sends it
     assert client.post("/translate", content=raw, headers={"Content-Type": FORM}).json() == {"translatedText": expected}
 
@@ -55,6 +57,8 @@ def test_a_list_gets_a_list(client: TestClient, translator: Translator) -> None:
     assert translate(client, [*SENTENCES, ""])["translatedText"] == translator.translate([*SENTENCES, ""])
     repeated = client.post("/translate", data={"q": SENTENCES, **EN_DE})
     assert repeated.json()["translatedText"] == translator.translate(SENTENCES)
+    parts = [*(("q", (None, each)) for each in SENTENCES), *((name, (None, each)) for name, each in EN_DE.items())]
+    assert client.post("/translate", files=parts).json()["translatedText"] == translator.translate(SENTENCES)
 
 
 def test_the_answer_equals_that_of_tmt_translate(client: TestClient, tiny_run: Path, tmt: Any) -> None:
@@ -109,12 +113,18 @@ def test_detect_names_the_language(client: TestClient) -> None:
     assert client.post("/detect", json={"q": "123 456"}).json() == []
 
 
+@pytest.mark.parametrize("path", ["/", "/languages", "/health", "/metrics", "/openapi.json", "/static/app.js"])
+def test_head_gets_the_status_of_get(client: TestClient, path: str) -> None:
+    assert client.head(path).status_code == client.get(path).status_code == 200
+
+
 def test_languages_are_listed(client: TestClient) -> None:
     assert client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
 
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data; boundary=x"
 BODY = {"q": "one", **EN_DE}
 
 
@@ -148,6 +158,12 @@ def test_an_invalid_field_is_named(client: TestClient, fields: dict[str, Any], n
         (FORM, b"q=%ff&source=en&target=de", 400),
         (FORM, b"&a=b" * 5000, 400),
         (FORM, b"q=one&" * 1100 + b"source=en&target=de", 400),
+        ("multipart/form-data", b"--x\r\n\r\n--x--", 400),
+        (PARTS, b"", 400),
+        (PARTS, b"q=one", 400),
+        (PARTS, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\none\r\n--x', 400),
+        (PARTS, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--', 400),
+        (PARTS, b"--x\r\n" * 2100 + b"--x--", 400),
         ("", b"one", 415),
     ],
 )
@@ -265,7 +281,7 @@ headers = st.fixed_dictionaries(
         "x-api-key": st.sampled_from(["key", "wrong", ""]),
         "authorization": st.sampled_from(["Bearer key", "Bearer", "Basic a2V5", "\xff"]),
         "content-length": st.sampled_from(["", "-1", "9" * 30, "²"]),
-        "content-type": st.sampled_from(["", "text/plain", f"{JSON}; charset=utf-16", FORM, "multipart/form-data"]),
+        "content-type": st.sampled_from(["", "text/plain", f"{JSON}; charset=utf-16", FORM, PARTS]),
     },
 )
 
@@ -297,7 +313,7 @@ def clients(make_client: Callable[..., TestClient]) -> Sequence[TestClient]:
 )
 @given(
     path=st.sampled_from(["/translate", "/translate", "/detect"]),
-    body=bodies | damaged | st.tuples(st.sampled_from([JSON, FORM]), st.binary(max_size=30)),
+    body=bodies | damaged | st.tuples(st.sampled_from([JSON, FORM, PARTS]), st.binary(max_size=30)),
     changed=headers,
     needs_key=st.booleans(),
 )

@@ -70,6 +70,7 @@ async def detect(request: DetectRequest, service: Service, key: Key) -> list[Det
     return await asyncio.to_thread(service.detect, "\n".join(request.texts))
 
 
+@router.head("/languages", include_in_schema=False)
 @router.get("/languages")
 async def languages(service: Service) -> list[Language]:
     """List the source languages with their targets."""
@@ -83,12 +84,14 @@ async def health() -> Status:
     return Status()
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", include_in_schema=False)
 async def metrics(service: Service) -> Response:
     """Return the metrics in the text format of Prometheus."""
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
 async def page(request: Request, service: Service) -> HTMLResponse:
     """Return the web page."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ BYTES_PER_CHARACTER = 12  # of a character outside of the basic plane, as \\uXXX
 BODY_OVERHEAD = 65536  # bytes of a request beside its text
 MAX_FORM_FIELDS = 2000
 BODY_TIMEOUT = 30.0  # seconds in which a client must send its request
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 CLOSE = {"Connection": "close"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -133,9 +134,10 @@ class RequestMiddleware:
         A request is refused for its headers before its body is read.
         """
         headers = MutableHeaders(scope=scope)
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind not in (JSON, FORM):
-            raise HTTPException(415, f"send {JSON} or {FORM}", CLOSE)
+        content_type = headers.get("content-type", "")
+        kind = content_type.partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind not in (JSON, FORM, MULTIPART):
+            raise HTTPException(415, f"send {JSON}, {FORM} or {MULTIPART}", CLOSE)
         too_large = HTTPException(413, f"the request is larger than {self.max_body_bytes:,} bytes", CLOSE)
         size = headers.get("content-length", "")
         if size.isdecimal() and int(size[:20]) > self.max_body_bytes:
@@ -154,10 +156,10 @@ class RequestMiddleware:
                         break
         except TimeoutError:
             raise HTTPException(408, "the request was not sent in time", CLOSE) from None
-        if kind != FORM:
+        if kind not in (FORM, MULTIPART):
             return bytes(body)
         headers["content-type"] = JSON
-        return _form_to_json(body)
+        return _form_to_json(bytes(body), content_type if kind == MULTIPART else None)
 
     def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         """Record a request, with the path of its endpoint: that of the client may have any text."""
@@ -195,11 +197,17 @@ def _repeat(body: bytes) -> Receive:
     return receive
 
 
-def _form_to_json(body: bytes) -> bytes:
-    """Return the fields of a form. A field that occurs several times has a list of values."""
+def _form_to_json(body: bytes, multipart: str | None) -> bytes:
+    """Return the fields of a form. A field that occurs several times has a list of values.
+
+    `multipart` is the content type of a form with parts, or None.
+    """
     fields: dict[str, list[str]] = {}
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)
+        if multipart is None:
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)
+        else:
+            pairs = _read_parts(body, multipart)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8 text") from None
     except ValueError:
@@ -208,3 +216,19 @@ def _form_to_json(body: bytes) -> bytes:
         if name == "q" or value:  # an empty field of a form is one that was not filled in
             fields.setdefault(name, []).append(value)
     return json.dumps({name: values if len(values) > 1 else values[0] for name, values in fields.items()}).encode()
+
+
+def _read_parts(body: bytes, content_type: str) -> list[tuple[str, str]]:
+    """Return names and values of the parts of a form. Raises `ValueError` for too many."""
+    boundary = re.search(r'boundary="?([^";\s]+)', content_type, re.IGNORECASE)
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode()) if boundary else []
+    if len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise HTTPException(400, "the form is damaged")
+    if len(parts) > MAX_FORM_FIELDS:
+        raise ValueError
+    fields: list[tuple[str, str]] = []
+    for part in parts[1:-1]:
+        head, _, value = part.decode().partition("\r\n\r\n")
+        if name := re.search(r'\bname="?([^";\r]*)', head, re.IGNORECASE):
+            fields.append((name[1], value))
+    return fields
