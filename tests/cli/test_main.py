@@ -45,6 +45,7 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
         (("translate", "RUN", "--prefix", "x.de", "one"), ("--prefix was removed; ",)),
         (("evaluate", "--hyp", "x.de", "--ref", "y.de"), ("--hyp was removed; ",)),
+        (("init", "--", "a.en", "a.de", "--out", "x.yaml"), ("--out: ", "--; ")),
         (("translate", "RUN", "--out", "x", "one"), ("unknown option --out; did you mean --output?\n",)),
         (("translate", "RUN", "--in=x"), ("unknown option --in; did you mean --input?\n",)),
         (("translate", "RUN", "--score", "one"), ("unknown option --score; did you mean --scores?\n",)),

@@ -264,6 +264,8 @@ class CommandParser(argparse.ArgumentParser):
         for argument in rest:
             if re.match("--?[A-Za-z]", argument):
                 option, _, value = argument.partition("=")
+                if option in self._option_string_actions:
+                    self.exit(2, f"{self.prog}: error: {option}: is after --; put options before it\n")
                 name = f"{command} {option}"
                 if remedy := UNSUPPORTED_OPTIONS.get(name):
                     self.exit(2, f"{self.prog}: error: there is no {option}; {remedy}\n")

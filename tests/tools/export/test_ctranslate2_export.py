@@ -63,6 +63,7 @@ def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path:
     assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
     assert [path.name for path in out.parent.iterdir()] == ["engine"]
     assert read_folder(run) == before
+    assert_user_error(tmt("import", out, "--output", tmp_path / "imported"), f"{out}: ", "run")
 
 
 def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
