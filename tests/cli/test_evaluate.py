@@ -280,7 +280,10 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
         Path(name).write_text(text, encoding="utf-8")
     Path("tokens").write_text("Der Hund schläft , sagt er .\n" * 3 + "Er schläft\n" * 2, encoding="utf-8")
     Path("gaps").write_text("Der Hund schläft.\n \n\nEr schläft.\n\n", encoding="utf-8")
+    Path("nothing").write_text("\n \n\n\n\n", encoding="utf-8")
     warnings = {
+        ("nothing", "--ref", "g"): "nothing: all lines are empty",
+        ("g", "nothing", "--ref", "g"): "nothing: all lines are empty",
         ("g", "--ref", "g"): "g: all lines equal those of g",
         ("tokens", "--ref", "g"): "tokens: has spaces before punctuation",
         ("g", "--ref", "tokens"): "tokens: has spaces before punctuation",

@@ -233,10 +233,12 @@ def _read_texts(*paths: Path) -> list[list[str]]:
 
 
 def _warn_about_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
-    """Warn of translations that equal the references, of tokens instead of plain text, and of empty references."""
+    """Warn of translations that equal the references, of tokens instead of plain text, and of empty texts."""
     for path, texts in systems.items():
         if [*texts] == [*references]:
             log(f"tmt: warning: {path}: all lines equal those of {reference}")
+        elif not any(map(str.strip, texts)):
+            log(f"tmt: warning: {path}: all lines are empty; is it the right file?")
     for path, texts in {**systems, reference: references}.items():
         if scorer.text == "raw" and sum(map(is_tokenized, texts)) >= TOKENIZED_SHARE * len(texts):
             log(
