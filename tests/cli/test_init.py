@@ -44,6 +44,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "a.srt": src,
         "short.de": tgt.partition("\n")[2],
         "copy.en": src,
+        "blank.de": tgt + "\n \n",
+        "$HOME.en": src,
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -263,6 +265,12 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
         (("--preset", "quickstart", "--out", "/proc/x.yaml"), ("/proc/x.yaml: ", "--out")),
         (("--preset", "quickstart", "--out", "link.yaml"), ("link.yaml: exists already",)),
         (("a.en", "short.de"), ("a.en has 40 lines, short.de has 39 lines",)),
+        (("a.en", "blank.de"), ("a.en has 40 lines, blank.de has 42 lines", "delete")),
+        (("a.en", "a.de", "--validation", "a.en", "blank.de"), ("blank.de has 42 lines", "delete")),
+        (("a.en", "a.de", "--validation", "a.en", "a.de"), ("--validation: a.en and a.de: ", "training text")),
+        (("table.tsv", "--test", "table.tsv"), ("--test: table.tsv: ", "training text")),
+        (("$HOME.en", "a.de"), ("$HOME.en: ", "rename")),
+        (("a.en", "a.de", "--test", "$HOME.en", "a.de"), ("$HOME.en: ", "rename")),
         (("archive",), ("archive: is a ZIP archive",)),
         (("no_header.tsv", "--columns", "en", "de"), ("no_header.tsv: has no header", PAIRS[0][0][:15], "1 to 2")),
         (("many.tsv",), ("many.tsv: has no header", "2 (en), 3 (de), 4 (en)", "--columns")),

@@ -79,6 +79,17 @@ def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "f.gz", "g"]
 
 
+@pytest.mark.parametrize("name", ["x.en", "x.tmx", "x.json"])
+def test_a_link_to_nothing_is_named(name: str, tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to("nowhere")
+    assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / name), f"{name}: is a link to nowhere")
+
+
+def test_text_that_the_disk_fails_to_read_is_named(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "x.en").symlink_to("/proc/self/mem")  # reading it is an error of input and output
+    assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / "x.en"), "x.en: ", "Input/output error")
+
+
 def test_empty_input_gives_empty_output(tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, stdin=b"")
     assert (done.returncode, done.stdout) == (0, "") and "0 lines" in done.stderr

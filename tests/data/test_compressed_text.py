@@ -108,7 +108,7 @@ def test_utf16_is_named(encoding: str, tmp_path: Path) -> None:
     path.write_bytes("two words\nand more\n".encode(encoding))
     name = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
     assert error_of(path).startswith(f"{path}:1: is text in {name}; ")
-    assert f"iconv -f {name} -t UTF-8 '{path}'" in error_of(path)
+    assert f"iconv -f {name} -t UTF-8 " in error_of(path)
 
 
 def test_the_old_format_of_xz_is_read(tmp_path: Path) -> None:

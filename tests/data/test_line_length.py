@@ -46,5 +46,5 @@ def test_a_text_of_a_table_that_is_too_long_is_refused(name: str, text: str, mes
 
 def test_standard_input_without_line_feeds_is_refused(tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, stdin=b"one\n" + LONG.encode() * 2)
-    assert_user_error(done, "standard input:2: ")
+    assert_user_error(done, "standard input:2: longer than")
     assert done.stdout.count("\n") == 1

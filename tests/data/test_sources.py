@@ -226,7 +226,7 @@ def test_each_pair_of_files_must_have_equal_line_counts() -> None:
 def test_invalid_utf8_is_refused_with_file_and_line(name: str, content: bytes) -> None:
     write(name, content)
     message = error_of(src=name, tgt=name) if ".txt" in name else error_of(table=name)
-    assert message.startswith(f"{name}:3: not UTF-8 text (byte 0xef at position 3);\nconvert the file to UTF-8")
+    assert message.startswith(f"{name}:3: not UTF-8 text (byte 0xef at position 3);\nconvert ")
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ import lzma
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from io import BufferedReader
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from shlex import quote
 from typing import IO, Any, Literal, NamedTuple, cast
 
 from transformer_mt.errors import UserError
@@ -75,6 +75,8 @@ class SentencePair(NamedTuple):
 def check_is_file(path: Path) -> None:
     """Raise `UserError` if `path` is a directory, and `MissingFileError` if it does not exist."""
     if not path.exists():
+        if path.is_symlink():
+            raise MissingFileError(f"{path}: is a link to {path.readlink()}, which does not exist")
         plain = Path(str(path).replace("\\", "/"))  # as written on Windows
         similar = get_close_matches(plain.name, [other.name for other in plain.parent.glob("*")], 1, SIMILAR_NAME)
         hint = f"; did you mean {plain.with_name(similar[0])}?" if similar else ""
@@ -160,8 +162,9 @@ def open_text(path: Path) -> Generator[IO[bytes]]:
 
 
 def damage_error(name: str, line: int, error: Exception) -> Exception:
-    """Return the error for a line that cannot be decompressed. An error of the disk stays as it is."""
-    if getattr(error, "errno", None) is not None:
+    """Return the error for a line that cannot be decompressed. An error of the disk gets the name of the file."""
+    if isinstance(error, OSError) and error.errno is not None:
+        error.filename = name
         return error
     return UserError(f"{name}:{line}: the compressed data is truncated or damaged ({error}); fetch the file again")
 
@@ -228,8 +231,7 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
         is_latin = _is_mostly_ascii(raw)
-        remedy = f"iconv -f {'cp1252' if is_latin else 'ENCODING'} -t UTF-8 {quote(name)}"
-        problem += f";\nconvert the file to UTF-8, e.g. with {remedy}{'' if is_latin else _ENCODINGS}"
+        problem += f";\n{_advise_iconv('cp1252')}" if is_latin else f";\n{_advise_iconv('ENCODING')}{_ENCODINGS}"
     else:
         if "\0" not in text:
             return text
@@ -238,9 +240,12 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
         at = raw.index(0) + 1
         problem = f"holds a zero byte (position {at}); is it a text file? Remove the byte or the line"
     if encoding := _find_wide_encoding(raw, number):
-        remedy = f"iconv -f {encoding} -t UTF-8 {quote(name)}"
-        problem = f"is text in {encoding}; convert the file to UTF-8, e.g. with {remedy}"
+        problem = f"is text in {encoding}; {_advise_iconv(encoding)}"
     raise UserError(f"{name}:{number}: {problem}")
+
+
+def _advise_iconv(encoding: str) -> str:
+    return f"convert the plain text to UTF-8, e.g. with iconv -f {encoding} -t UTF-8 < OLD > NEW"
 
 
 _ENCODINGS = "\n(ENCODING: cp1251 for Russian, gb18030 for Chinese, shift_jis for Japanese, euc-kr for Korean, ...)"
@@ -355,18 +360,17 @@ def zip_iterators(
     """Yield line N of every file like `zip_lines`."""
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
-            counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
-            raise _unequal_length_error(paths, counts, remedy)
+            surplus = [
+                Counter(bool(line.strip()) for line in (rest if first is None else chain([first], rest)))
+                for first, rest in zip(row, files, strict=True)
+            ]
+            counts = [number - 1 + each.total() for each in surplus]
+            found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
+            if not any(each[True] for each in surplus):
+                raise UserError(f"{found}: the surplus lines at the end are blank; delete them")
+            other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
+            raise UnequalLengthError(found, remedy or advise_check(str(paths[0]), str(other)))
         yield row
-
-
-def _unequal_length_error(
-    paths: Sequence[Path], counts: Sequence[int], remedy: str | None = None
-) -> UnequalLengthError:
-    """Return the error for files with different line counts."""
-    found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-    other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
-    return UnequalLengthError(found, remedy or advise_check(str(paths[0]), str(other)))
 
 
 def advise_check(src: str, tgt: str, languages: tuple[str, str] = ("xx", "xx")) -> str:

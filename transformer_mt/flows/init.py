@@ -8,7 +8,7 @@ from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.config.section import check_folder_name
+from transformer_mt.config.section import check_folder_name, expand_path
 from transformer_mt.config.yaml_files import has_lone_surrogate, render_value
 from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.letter_case import has_letters
@@ -278,7 +278,7 @@ def write_initial_config(
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
         Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
         *([Setting("data", "max_bad_rows", max_bad_rows, f"{bad.n_bad} are left out")] if max_bad_rows else []),
-        *_list_held_out_sets(held_out, (src, tgt)),
+        *_list_held_out_sets(held_out, files, (src, tgt)),
         *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
     text = render(settings, [*_describe_corpus(statistics, src, tgt)])
@@ -374,10 +374,12 @@ def _make_source(files: Sequence[Path]) -> Source:
     return Source(src=(str(files[0]),), tgt=(str(files[1]),))
 
 
-def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str, str]) -> Iterator[Setting]:
+def _list_held_out_sets(
+    found: Mapping[str, TableColumns], train: Sequence[Path], languages: tuple[str, str]
+) -> Iterator[Setting]:
     """Yield the settings that name the validation and the test set.
 
-    Raises `UserError` for files of unequal length, or exchanged sides.
+    Raises `UserError` for files of unequal length, exchanged sides, or the training files.
     """
     for key, (source, columns, _) in found.items():
         try:
@@ -385,9 +387,11 @@ def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str,
         except UnequalLengthError as error:
             raise UserError(f"--{key}: {error.problem}") from None
         n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
+        names = " and ".join(source.files)
         if are_exchanged(languages, src, tgt):
-            names = " and ".join(source.files)
             raise UserError(f"--{key}: {names}: {describe_exchange(languages)}; exchange the files or columns")
+        if all(path.samefile(each) for path, each in zip(train, source.files, strict=False)):
+            raise UserError(f"--{key}: {names}: is the training text; pass pairs that are not trained on")
         keys = _list_source_keys(source, languages)
         if key == "validation":
             yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")
@@ -401,6 +405,10 @@ def _check_file(path: Path) -> None:
     check_is_regular(path)
     if has_lone_surrogate(str(path)):
         raise UserError(f"{path}: its name is not UTF-8 text, so a configuration cannot contain it; rename the file")
+    try:
+        expand_path(str(path))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}, or rename the file") from None
     if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")
 
