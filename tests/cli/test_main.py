@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -375,3 +377,36 @@ def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -
     command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "errors"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        (">/dev/full", 2, "tmt: standard output"),
+    ],
+)
+def test_streams_may_be_closed_or_full(redirection: str, status: int, errors: str, in_tiny: Path) -> None:
+    command = f"{sys.executable} -m transformer_mt config tiny.yaml {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr[: len("tmt: standard output")]) == (status, errors)
+
+
+def test_a_folder_of_temporary_files_that_is_missing_is_named(
+    in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/proc']")  # as tempfile does
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", fail)
+    assert_user_error(tmt("plan", "tiny.yaml"), "TMPDIR", "/proc")
+
+
+@pytest.mark.parametrize("command", [("check",), ("train", "--config"), ("config",)])
+def test_a_configuration_whose_name_is_not_utf8_is_refused(
+    command: tuple[str, ...], tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    path = tmp_path / "gr\udcfc.yaml"
+    path.write_bytes((tiny / "tiny.yaml").read_bytes())
+    assert_user_error(tmt(*command, path), "is not UTF-8 text", "rename")

@@ -302,6 +302,7 @@ def test_release_memory_returns_kept_memory_to_the_system() -> None:
     ("error", "expected"),
     [
         (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:119] . DefaultCPUAllocator: can't allocate memory"), True),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), True),
         (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),

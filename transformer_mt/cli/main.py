@@ -6,6 +6,7 @@ imports torch and other slow packages when it runs, because `tmt --help` must no
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -79,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     `--debug`, before or after the command, shows the traceback of a mistake of the user too.
     """
+    for stream, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, stream) is None:  # it is closed; without this, a file that is opened takes its number
+            setattr(sys, stream, open(os.devnull, mode))  # noqa: PTH123, SIM115
     is_main_thread = threading.current_thread() is threading.main_thread()
     is_default = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     handles_interrupt = is_main_thread and is_default
@@ -117,10 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if is_debugging or error.filename in (None, ""):
+        is_unnamed = error.filename in (None, "")
+        if is_debugging or (is_unnamed and error.errno not in (*FULL_DISK, errno.ENOENT)):
             raise
-        is_descriptor = isinstance(error.filename, int)
-        name = f"file descriptor {error.filename}" if is_descriptor else os.fsdecode(error.filename)
+        if is_unnamed:
+            name = "standard output, or the folder of temporary files (TMPDIR)"
+        elif isinstance(error.filename, int):
+            name = f"file descriptor {error.filename}"
+        else:
+            name = os.fsdecode(error.filename)
         remedy = "; make room on the disk and run the same command again" if error.errno in FULL_DISK else ""
         _fail(f"{name}: {error.strerror}{remedy}")
     except (MemoryError, RuntimeError) as error:

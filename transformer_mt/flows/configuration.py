@@ -29,6 +29,7 @@ from transformer_mt.config.yaml_files import (
     Location,
     Tree,
     Value,
+    has_lone_surrogate,
     read_inherited,
     read_value,
     read_yaml,
@@ -300,6 +301,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
+    if has_lone_surrogate(str(path)):
+        raise UserError(f"{path}: its name is not UTF-8 text; rename the file or folder")
     if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
         files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
         raise UserError(

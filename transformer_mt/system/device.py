@@ -261,6 +261,7 @@ MMAP_THRESHOLDS = 1 << 30, 1 << 25
 OUT_OF_MEMORY_MESSAGES = (
     "DefaultCPUAllocator",
     "bad_alloc",
+    "can't start new thread",
     "could not create a primitive",
     "CUDA out of memory",
     "CUDA error: out of memory",

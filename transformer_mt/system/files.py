@@ -26,7 +26,7 @@ STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Values of `errno` for a full disk, and for a user who has used up the quota."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Values of `errno` for a folder that may not be written to."""
