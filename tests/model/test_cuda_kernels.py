@@ -45,17 +45,21 @@ def loss_and_gradients(model: Transformer, cast: Any, dtype: torch.dtype) -> tup
 def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], dtype: torch.dtype, make_model) -> None:
     model = make_model(rough=0.3, vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), **variant).train()
     expected_loss, expected = loss_and_gradients(model, nullcontext, dtype)
-    loss, gradients = loss_and_gradients(model, WeightCast((model.encoder, model.decoder), dtype), dtype)
+    loss, gradients = loss_and_gradients(model, cast_layers(model, dtype), dtype)
     assert torch.equal(loss, expected_loss)
     for found, gradient in zip(gradients, expected, strict=True):
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, gradient, rtol=1e-2, atol=1e-4)
 
 
+def cast_layers(model: Transformer, dtype: torch.dtype) -> WeightCast:
+    return WeightCast((*model.encoder.layers, *model.decoder.layers), dtype)
+
+
 def test_copies_are_used_only_inside_the_block(make_model) -> None:
     model, ids = make_model(), torch.tensor([[3, 4, 5]])
     linears = [module for module in model.encoder.modules() if isinstance(module, Linear)]
-    with pytest.raises(ZeroDivisionError), WeightCast((model.encoder, model.decoder), torch.bfloat16)():
+    with pytest.raises(ZeroDivisionError), cast_layers(model, torch.bfloat16)():
         model(ids, ids)
         assert {linear.get_weight_and_bias()[0].dtype for linear in linears} == {torch.bfloat16}
         _ = 1 / 0
@@ -65,7 +69,7 @@ def test_copies_are_used_only_inside_the_block(make_model) -> None:
 def test_copies_follow_the_weights(make_model) -> None:
     model, ids = make_model(), torch.tensor([[3, 4, 5]])
     first = next(module for module in model.encoder.modules() if isinstance(module, Linear))
-    cast_weights = WeightCast((model.encoder, model.decoder), torch.bfloat16)
+    cast_weights = cast_layers(model, torch.bfloat16)
     for is_zero in (False, True):
         with cast_weights():
             model(ids, ids)
@@ -85,7 +89,7 @@ def test_gradients_of_later_layers_are_complete_first(make_model) -> None:
         if ".layers." in name:
             parameter.register_post_accumulate_grad_hook(record(name))
     batch = random_batch(4, 9, 7, VOCABULARY, PAD)
-    with torch.autocast("cpu", torch.bfloat16), WeightCast((model.train().encoder, model.decoder), torch.bfloat16)():
+    with torch.autocast("cpu", torch.bfloat16), cast_layers(model.train(), torch.bfloat16)():
         loss = model(batch.src, batch.tgt_in).float().square().sum()
     loss.backward()
     assert [layer for layer, _ in groupby(order)] == [

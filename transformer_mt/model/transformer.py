@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple, Protocol, cast
 
@@ -141,7 +141,6 @@ class Stack(nn.Module):
         for layer in self.layers:
             initialise(layer)
         self.norm = make_final_norm(config)
-        self.before_layer: Callable[[nn.Module], None] | None = None  # see `WeightCast`
 
     def embed(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids with dropout. [B, L] -> [B, L, D].
@@ -157,13 +156,6 @@ class Stack(nn.Module):
         """Return the rotation of queries and keys at these positions, if the model has rotary positions."""
         return None if self.rotary is None else self.rotary(positions, length)
 
-    def iterate_layers(self) -> Iterator[nn.Module]:
-        """Yield the layers, each after `before_layer`."""
-        for layer in self.layers:
-            if self.before_layer is not None:
-                self.before_layer(layer)
-            yield layer
-
 
 class Encoder(Stack):
     """The encoder, from source ids to states."""
@@ -174,7 +166,7 @@ class Encoder(Stack):
     def forward(self, src: Tensor, mask: Mask, packing: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
         x, rotation = self.embed(src, packing), self.make_rotation(packing, src.size(1))
-        for layer in self.iterate_layers():
+        for layer in self.layers:
             x = layer(x, mask, rotation)
         return self.norm(x)
 
@@ -192,7 +184,7 @@ class Decoder(Stack):
         """
         x, rotation = self.embed(tgt_in, packing), self.make_rotation(packing, tgt_in.size(1))
         mask = PackedMask(packing, packing, True) if packing else causal_mask(tgt_in.size(1), tgt_in.device)
-        for layer in self.iterate_layers():
+        for layer in self.layers:
             x = layer(x, mask, src_states, src_mask, rotation)
         return self.norm(x)
 

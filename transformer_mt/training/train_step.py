@@ -81,7 +81,9 @@ class BatchLoss(nn.Module):
         super().__init__()
         self.model, self.config, self.machine = model, config, machine
         is_cast = machine.device.type == "cuda" and machine.precision != "fp32" and not model.is_compiled
-        self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
+        self.cast_weights = (
+            WeightCast((*model.encoder.layers, *model.decoder.layers), machine.dtype) if is_cast else nullcontext
+        )
 
     def forward(self, batch: Batch | None) -> dict[str, Tensor]:
         """Compute the losses of a batch. For None, return 0 with zero gradients, which `wrap_for_ranks` needs."""
