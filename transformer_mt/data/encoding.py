@@ -61,14 +61,10 @@ class LengthLimitCounts:
 class EncodedBlock:
     """The pairs of a block that were kept. `ids` and `lengths` have an entry for each side."""
 
-    n_rows: int  # of the block
     kept: NDArray[np.int32]  # rows of the block
     ids: list[Ids]  # concatenated
     lengths: list[Lengths]
     limited: dict[Reason, list[int]]  # rows of the block that were dropped or truncated
-
-    def __len__(self) -> int:
-        return self.n_rows
 
 
 class BlockEncoder:
@@ -87,7 +83,7 @@ class BlockEncoder:
         sides = [[encoded[i][side] for i in kept] for side in (0, 1)]
         ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self.id_types, strict=True)]
         lengths = [np.array([*map(len, side)], np.int32) for side in sides]
-        return EncodedBlock(len(src), np.array(kept, np.int32), ids, lengths, limited)
+        return EncodedBlock(np.array(kept, np.int32), ids, lengths, limited)
 
 
 def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
@@ -251,7 +247,8 @@ def encode_shard(
         for _, offsets in arrays:
             offsets.write(np.zeros(1, np.int64).data)
         n_rows = int(corpus.bounds[task + 1]) - row
-        for block in log_progress(map(encoder, corpus.shard_record_batches(task)), "encoded", n_rows):
+        for batch in log_progress(corpus.shard_record_batches(task), "encoded", n_rows):
+            block = encoder(batch)
             rows.write((block.kept + np.int32(row)).data)
             for side, (ids, offsets) in enumerate(arrays):
                 ids.write(block.ids[side].data)
@@ -259,7 +256,7 @@ def encode_shard(
                 ends[side] += len(block.ids[side])
             for reason, found in block.limited.items():
                 limited[reason] += [row + i for i in found]
-            row += len(block)
+            row += len(batch)
     return {"limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()}}
 
 

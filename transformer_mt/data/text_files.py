@@ -123,14 +123,6 @@ def remove_compressed_suffix(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
 
 
-def is_compressed(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a compressed one. A pipe would lose them, so it is not."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return _find_decompressor(file, path) is not None
-
-
 def _find_decompressor(file: IO[bytes], path: Path) -> Callable[[BufferedReader], Any] | None:
     """Return the function that opens a compressed file. Raises `UserError` for other files that are not text."""
     try:

@@ -132,27 +132,23 @@ class Validator:
         model = self.model
         was_training = model.training
         model.eval()
-        sums = torch.zeros(3, device=self.machine.device)
-        # [2, K] negative log-likelihood and labels of each source
-        by_source = torch.zeros(2, len(self.source_ranges), device=self.machine.device)
+        names = [part.name for part in self.source_ranges]
+        keys = ["loss", "nll", "n_tgt", *(f"{kind}/{name}" for name in names for kind in ("nll", "n_tgt"))]
+        totals = dict.fromkeys(keys, torch.zeros((), device=self.machine.device))
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
                 found = compute_losses(model, batch.to(self.machine.device), self.loss)
-            nll = found["nll"]
-            sums += torch.stack([found["loss"], nll, torch.full_like(nll, batch.n_tgt)])
-            by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
+            name = names[batch.source_index]
+            found |= {"n_tgt": found["nll"].new_tensor(batch.n_tgt)}
+            found |= {f"nll/{name}": found["nll"], f"n_tgt/{name}": found["n_tgt"]}
+            totals |= {key: totals[key] + value for key, value in found.items()}
         model.train(was_training)
-        sums, by_source = self.ranks.all_reduce_sum([sums, by_source])
-        total_loss, total_nll, n_labels = map(float, sums)
-        nll = total_nll / n_labels
-        scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
-        if len(self.source_ranges) > 1:
-            source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
-            scores |= {
-                f"nll/{part.name}": value
-                for part, value in zip(self.source_ranges, source_nll, strict=True)
-                if part.first < part.end  # all pairs of a source may be training pairs
-            }
+        sums = dict(zip(totals, map(float, self.ranks.all_reduce_sum([*totals.values()])), strict=True))
+        nll = sums["nll"] / sums["n_tgt"]
+        scores = {"loss": sums["loss"] / sums["n_tgt"], "nll": nll, "ppl": perplexity(nll)}
+        if len(names) > 1:
+            # all pairs of a source may be training pairs
+            scores |= {f"nll/{name}": sums[f"nll/{name}"] / n for name in names if (n := sums[f"n_tgt/{name}"])}
         return scores
 
 

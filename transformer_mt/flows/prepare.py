@@ -102,7 +102,7 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
     check_settings(config.tokenizer, learns_vocabulary=not run.exists() and config.train.init_from is None)
     if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
-    train, validation = (load_split(config, name, runner) for name in ("train", "validation"))
+    train, validation = load_train_and_validation(config, runner)
     if config.data.validation is None:
         size = config.data.validation_size
         limit = f" (at most a tenth, instead of {size:,}, data.validation_size)" if len(validation) < size else ""
@@ -124,19 +124,25 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
 
 
 def load_split(config: Config, name: str, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
-    """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
+    """Return the text of `train`, `validation` or a test set."""
+    if name not in ("train", "validation"):
+        return load_source(config, config.data.test[name], runner)
+    if config.data.validation is None:
+        train, validation = load_train_and_validation(config, runner)
+        return train if name == "train" else validation
+    return load_filtered(config, runner) if name == "train" else load_sources(config, config.data.validation, runner)
+
+
+def load_train_and_validation(config: Config, runner: Runner) -> tuple[ParallelCorpus, ParallelCorpus]:
+    """Return the text of the training pairs that the filters leave, and of the validation set.
 
     Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
     removed from the training set.
     """
-    if name not in ("train", "validation"):
-        return load_source(config, config.data.test[name], runner)
+    train = load_filtered(config, runner)
     if config.data.validation is not None:
-        if name == "validation":
-            return load_sources(config, config.data.validation, runner)
-        return load_filtered(config, runner)
-    train, validation = split_off_validation(load_filtered(config, runner), config.data.validation_size, config.seed)
-    return train if name == "train" else validation
+        return train, load_sources(config, config.data.validation, runner)
+    return split_off_validation(train, config.data.validation_size, config.seed)
 
 
 def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:

@@ -184,10 +184,10 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
 
 def resolve_batches(
     config: Config, machine: Machine, model: Transformer, data: TrainingData, ranks: Ranks
-) -> tuple[Config, BatchStream, MemoryPrediction, int | None]:
+) -> tuple[Config, BatchStream, MemoryPrediction]:
     """Resolve what depends on the batches and the memory: their size, packing, and compilation.
 
-    Also return the stream of batches, the memory of the largest one, and the steps of the training (None: unknown).
+    Also return the stream of batches, and the memory of the largest one.
     """
     config = ranks.run_on_rank0(lambda: _resolve_batch_tokens(config, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
@@ -196,7 +196,7 @@ def resolve_batches(
     config = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
-    return config, stream, memory, n_steps
+    return config, stream, memory
 
 
 def _resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:

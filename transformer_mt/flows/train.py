@@ -77,10 +77,18 @@ class TrainingParts:
     data: TrainingData
     model: Transformer
     stream: BatchStream
-    steps_per_epoch: float
-    n_steps: int | None  # of the training; None: unknown
     report: list[str]  # about the data
     memory: MemoryPrediction
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the number of optimizer steps of an epoch."""
+        return len(self.stream.plan) / self.config.batches.accumulate
+
+    @property
+    def n_steps(self) -> int | None:
+        """Return the number of steps of the training, or None if it is unknown."""
+        return self.config.train.last_step(self.steps_per_epoch)
 
 
 def train(config: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
@@ -161,22 +169,22 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     if machine.device.type == "cpu":
         set_waiting(config.train.waiting, machine.threads, log_rank0)
     log_rank0(describe_training(config, machine, ranks))
-    with ranks.rank0_first("data is prepared"):
+    with ranks.rank0_first():
         data = prepare_data(run, config)
     if ranks.is_rank0 and not run.exists():
         data.tokenizers.save(run.tokenizer)
     report = ranks.run_on_rank0(lambda: report_data(run, config, data, warm_start))
     ranks.run_on_rank0(lambda: check_model_fits(config, machine, data.tokenizers))
     model = make_model(config, data.tokenizers, warm_start).to(machine.device)
-    config, stream, memory, n_steps = resolve_batches(config, machine, model, data, ranks)
+    config, stream, memory = resolve_batches(config, machine, model, data, ranks)
+    parts = TrainingParts(config, machine, data, model, stream, report, memory)
     longest = int(np.ceil(stream.plan.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
-    settings = find_questionable_settings(config, len(stream.plan), longest, n_steps)
-    report += log_report(run, [f"warning: {key}: {message}" for key, message in settings])
+    settings = find_questionable_settings(config, len(stream.plan), longest, parts.n_steps)
+    parts.report.extend(log_report(run, [f"warning: {key}: {message}" for key, message in settings]))
     if config.compile == "layers":
         model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    steps_per_epoch = len(stream.plan) / config.batches.accumulate
-    return TrainingParts(config, machine, data, model, stream, steps_per_epoch, n_steps, report, memory)
+    return parts
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:

@@ -28,6 +28,7 @@ from transformer_mt.system.device import is_out_of_memory
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
 POLL_SECONDS = 1.0
+RANK0_IS_DONE = "rank 0 is done"  # key of the store
 JOIN_POLL_SECONDS = 0.05
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the default group, such as for gradients. It ends the training if a rank hangs, or its machine loses power
@@ -92,19 +93,19 @@ class Ranks:
         return cast(T, result[0])
 
     @contextmanager
-    def rank0_first(self, name: str) -> Generator[None]:
-        """Run the `with` block on rank 0, and then on the other ranks, which find its files.
+    def rank0_first(self) -> Generator[None]:
+        """Run the `with` block on rank 0, and then on the other ranks, which find its files. A training does so once.
 
         They poll the store, because rank 0 may take longer than any timeout of a collective. The store closes if the
         machine of rank 0 fails; a `UserError` then ends them.
         """
         if self.store is not None and not self.is_rank0:
             with translate_errors():
-                while not self.store.check([name]):
+                while not self.store.check([RANK0_IS_DONE]):
                     time.sleep(POLL_SECONDS)
         yield
         if self.store is not None and self.is_rank0:
-            self.store.set(name, "done")
+            self.store.set(RANK0_IS_DONE, "")
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
