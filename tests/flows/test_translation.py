@@ -64,6 +64,15 @@ def test_a_translator_divides_lines_as_the_command_does(run_of_short_sentences: 
     assert load_translator(run_of_short_sentences).translate(LINES) == expected
 
 
+def test_the_guard_is_switched_by_the_options_of_a_call(tiny_run: Path) -> None:
+    """The tiny run knows no links, so the guard copies them."""
+    line, options = "https://a.org one", LoadOptions(device="cpu", threads=1)
+    unguarded, guarded = (load_translator(tiny_run, options, guard=value) for value in (False, True))
+    assert "https://a.org" not in unguarded.translate([line])[0]
+    assert "https://a.org" in unguarded.translate([line], guard=True)[0]
+    assert guarded.translate([line], guard=False) == unguarded.translate([line])
+
+
 CODE = """
 import os, signal, sys
 import torch

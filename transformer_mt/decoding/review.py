@@ -32,6 +32,10 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.item}".rstrip()
 
 
+OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
+"""Takes the number of a line, and the faults of its translation before and after the review."""
+
+
 class Piece(NamedTuple):
     """A piece of a text, which is translated, or copied as it is."""
 
@@ -56,10 +60,6 @@ class ReviewPolicy(Protocol):
 
     def divide(self, source: str, faults: Sequence[Fault], count_tokens: CountTokens) -> Sequence[Piece]:
         """Return the pieces to translate one by one, whose concatenation is the source; none: do not divide."""
-        ...
-
-    def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
-        """Record the faults of a line before and after the review."""
         ...
 
 

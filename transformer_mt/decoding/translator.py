@@ -32,7 +32,15 @@ from transformer_mt.decoding.interface import (
     WordAlignment,
     batch_by_length,
 )
-from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_segment_faults, review
+from transformer_mt.decoding.review import (
+    DecodingChanges,
+    Fault,
+    Job,
+    OnFault,
+    ReviewPolicy,
+    find_segment_faults,
+    review,
+)
 from transformer_mt.decoding.segment import Segment
 from transformer_mt.decoding.sentence_splitting import LineDivider
 from transformer_mt.decoding.text_stages import (
@@ -81,6 +89,8 @@ class Features:
     """Makes the stages for options that need some, such as a glossary."""
     make_policy: Callable[[ModelProvenance, DecodingConfig], ReviewPolicy | None] | None = None
     """Makes the policy that reviews translations, if the options ask for one."""
+    on_fault: OnFault | None = None
+    """Is called for each line with a fault, after the review."""
 
 
 class Translator:
@@ -549,15 +559,14 @@ class _LineSearch:
         self, rows: Sequence[tuple[int, Segment]], n_best_lists: list[list[Translation]]
     ) -> list[list[Translation]]:
         """Review the first translation of each list, and put a better one before it if there is one."""
-        translator, config = self.translator, self.translator.config
-        if (make_policy := translator.features.make_policy) is None:
+        translator, config, features = self.translator, self.translator.config, self.translator.features
+        if features.make_policy is None:
             return n_best_lists
         reviewed = [*n_best_lists]
-        # by line number, with the faults before and after the review
-        reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}
+        faults_by_line: dict[int, tuple[list[Fault], list[Fault]]] = {}  # before and after the review
         for tag, lines in self._group_by_tag(dict.fromkeys(i for i, _ in rows)).items():
             provenance = self.provenances[tag]
-            if (policy := make_policy(provenance, config)) is None:
+            if (policy := features.make_policy(provenance, config)) is None:
                 continue
             chosen, jobs = {*lines}, dict[int, Job]()
             for row, (i, segment) in enumerate(rows):
@@ -569,11 +578,12 @@ class _LineSearch:
                 best = job.best if self.alignments else without_alignment(job.best)
                 others = (each for each in n_best_lists[row] if each.text != best.text)
                 reviewed[row] = [best, *others][: len(n_best_lists[row])]
-                _, all_before, all_after = reports.setdefault(self.line_numbers[job.line], (policy, [], []))
+                all_before, all_after = faults_by_line.setdefault(self.line_numbers[job.line], ([], []))
                 all_before += before[row]
                 all_after += job.faults
-        for number, (policy, all_before, all_after) in reports.items():
-            policy.report(number, all_before, all_after)
+        if features.on_fault is not None:
+            for number, (all_before, all_after) in faults_by_line.items():
+                features.on_fault(number, all_before, all_after)
         return reviewed
 
     def _search_again(

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -35,12 +34,13 @@ from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
     from transformer_mt.decoding.engine import TorchEngine
-    from transformer_mt.decoding.interface import LoadedRun
+    from transformer_mt.decoding.interface import LoadedRun, ModelProvenance
+    from transformer_mt.decoding.review import OnFault, ReviewPolicy
     from transformer_mt.decoding.text_stages import TextStage
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary
-    from transformer_mt.tools.robustness.guard import FaultReport, OnFault
+    from transformer_mt.tools.robustness.guard import FaultReport
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
     if options.owns_process:
         configure_process(machine)
     engine, runs = load_engine(folders, options.checkpoint, machine.device, machine.precision)
-    return Translator(engine, runs[0].tokenizers, config, runs, make_features(config, options))
+    return Translator(engine, runs[0].tokenizers, config, runs, make_features(options))
 
 
 def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions) -> Translator | None:
@@ -176,7 +176,7 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
 
     if not is_required:
         engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options))
-    return Translator(engine, loaded.tokenizers, config, [loaded], make_features(config, options))
+    return Translator(engine, loaded.tokenizers, config, [loaded], make_features(options))
 
 
 def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadOptions) -> TorchEngine:
@@ -187,25 +187,19 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
     return translator.torch_engine
 
 
-def make_features(config: DecodingConfig, options: LoadOptions) -> Features:
+def make_features(options: LoadOptions) -> Features:
     """Return what a translator does beyond the search: division of lines, stages, and the guard."""
     from transformer_mt.decoding.translator import Features
 
-    if not config.guard:
-        return Features(options.split, _make_stages)
-    from transformer_mt.tools.robustness.guard import Guard
-
-    return Features(options.split, _make_stages, Guard.make)
+    return Features(options.split, _make_stages, _make_policy)
 
 
 def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
     """Return a copy of the translator whose guard records faulty lines, and the `FaultReport` that it fills."""
-    from transformer_mt.tools.robustness.guard import FaultReport, Guard
+    from transformer_mt.tools.robustness.guard import FaultReport
 
-    report, features = FaultReport(on_fault), translator.features
-    if features.make_policy is not None:
-        features = replace(features, make_policy=partial(Guard.make, fault_report=report))
-    return translator.with_features(features), report
+    report = FaultReport(on_fault)
+    return translator.with_features(replace(translator.features, on_fault=report.add)), report
 
 
 def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:
@@ -213,6 +207,13 @@ def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[
     from transformer_mt.tools.markup.stages import make_stages
 
     return make_stages(config, tokenizers)
+
+
+def _make_policy(provenance: ModelProvenance, config: DecodingConfig) -> ReviewPolicy | None:
+    """Return the guard, or None if it is switched off. The first call imports its module."""
+    from transformer_mt.tools.robustness.guard import Guard
+
+    return Guard.make(provenance, config)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def run(tokenizers: TokenizerPair) -> Run:
             lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)]))
         )
         engine: Any = TableEngine(table, tokenizers)
-        features = Features(make_policy=lambda _, config: Guard.make(PROVENANCE, config, report))
+        features = Features(make_policy=lambda _, config: Guard.make(PROVENANCE, config), on_fault=report.add)
         config = DecodingConfig(restore_case=False, batch_tokens=100_000)
         translator = Translator(engine, tokenizers, config, features=features)
         n_best_lists = translator.n_best(lines, **options)

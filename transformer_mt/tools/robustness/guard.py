@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -20,7 +20,7 @@ import regex
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import ModelProvenance
-from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
+from transformer_mt.decoding.review import DecodingChanges, Fault, OnFault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
@@ -52,9 +52,6 @@ _COPIED_SPAN = regex.compile(
 
 
 LOOP, UNKNOWN_SCRIPT = Fault("loop"), Fault("unknown script")
-
-OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
-"""Takes the number of a line, and the faults of its translation before and after the repair."""
 
 
 @dataclass
@@ -90,29 +87,21 @@ class Guard:
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
     src_langs: tuple[str, ...]  # languages that the source may have
-    fault_report: FaultReport | None
 
     @classmethod
-    def make(
-        cls, provenance: ModelProvenance, config: DecodingConfig, fault_report: FaultReport | None = None
-    ) -> Guard | None:
+    def make(cls, provenance: ModelProvenance, config: DecodingConfig) -> Guard | None:
         """Return the guard of a model, or None if it is switched off. Samples are random on purpose."""
         if not config.guard or config.sample:
             return None
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
         src_langs = (provenance.src_lang, *provenance.src_langs)
-        return cls(provenance.lengths, len(languages) == 2, src_langs, fault_report)
+        return cls(provenance.lengths, len(languages) == 2, src_langs)
 
     @cached_property
     def scripts(self) -> tuple[str, ...] | None:
         """The scripts of the source languages, and Latin; None: unknown."""
         found = [language_scripts(code) for code in self.src_langs]
         return None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
-
-    def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
-        """Record a line in the report, if there is one."""
-        if self.fault_report is not None:
-            self.fault_report.add(line_number, before, after)
 
     def may_replace(self, faults: Sequence[Fault], old_faults: Sequence[Fault]) -> bool:
         """Return whether a translation has fewer faults than another, and no loop."""
