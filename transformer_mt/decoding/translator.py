@@ -346,19 +346,14 @@ class Translator:
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
         n_tokens = self.max_positions - 1 - self.tokenizers.n_target_tags
         constraints = [each.constraint(n_tokens, number) for each, number in zip(prepared, line_numbers, strict=True)]
-        lengths = {
+        pending = {  # lengths of the sources without a final translation
             i: len(sources[i])
             for i, each in enumerate(prepared)
             if sources[i] and (has_letters(each.sentence) or constraints[i])
         }
-        n_done = len(prepared) - len(lengths)
-        lengths_of_rejected: dict[int, int] = {}
-        for is_constrained in (False, True):
-            rows = lengths_of_rejected if is_constrained else lengths
-            if not rows:
-                continue
-            config = self.config.with_term_beam() if is_constrained else self.config
-            for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
+
+        def search_pending(config: DecodingConfig, *, is_constrained: bool) -> None:
+            for batch in batch_by_length({**pending}, config.batch_tokens // config.n_beams):
                 n_best_lists = self.engine.search(
                     [sources[i] for i in batch],
                     config,
@@ -371,15 +366,17 @@ class Translator:
                     hypotheses[i] = choose_n_best(n_best, self.config, self.tokenizers)
                     constraint = constraints[i]
                     if (
-                        constraint is None
-                        or is_constrained
-                        or all(constraint.accepts(each.ids) for each in hypotheses[i])
+                        is_constrained
+                        or constraint is None
+                        or all(constraint.accepts(one.ids) for one in hypotheses[i])
                     ):
-                        n_done += 1
-                    else:
-                        lengths_of_rejected[i] = lengths[i]
+                        del pending[i]
                 if on_batch is not None:
-                    on_batch(n_done)
+                    on_batch(len(prepared) - len(pending))
+
+        search_pending(self.config, is_constrained=False)
+        if pending:
+            search_pending(self.config.with_term_beam(), is_constrained=True)
         return hypotheses
 
     def _align(
