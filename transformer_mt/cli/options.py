@@ -176,7 +176,6 @@ class LoadingOptions(OptionGroup):
         ensemble: Sequence[Path] = (),
         few_texts: bool = False,
         split: SplitWhen = "auto",
-        alignments: bool = False,
     ) -> LoadOptions:
         """Return how a model is loaded in the process of a command."""
         from transformer_mt.flows.translation import LoadOptions
@@ -189,7 +188,6 @@ class LoadingOptions(OptionGroup):
             ensemble,
             few_texts,
             split,
-            alignments,
             owns_process=True,
         )
 

@@ -187,10 +187,7 @@ class Translate(Command):
         from transformer_mt.flows.translation import attach_fault_report, load_translator
 
         options = self.loading.make_load_options(
-            ensemble=self.ensemble,
-            few_texts=few_texts,
-            split=self.lines.split_sentences,
-            alignments=self.lines.alignments,
+            ensemble=self.ensemble, few_texts=few_texts, split=self.lines.split_sentences
         )
         translator = load_translator(self.run, options, **self.collect_overrides())
         self.sampling.check(self.search, "translate", translator.config.sample)

@@ -276,6 +276,8 @@ class Translator:
 
         `tags` has the tag of each text; by default it is `decoding.tag`.
         """
+        if alignments and not self.engine.has_alignments:
+            raise UserError(f"--alignments: {self.engine.name} aligns no words; use --engine torch or auto")
         translator = self.with_options(options) if options else self
         check_is_list("texts", texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)

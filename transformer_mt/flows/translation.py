@@ -61,8 +61,6 @@ class LoadOptions:
     """Translate only a few texts: precision auto is fp32 on a CPU, where bf16 needs large batches."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences (auto, long, always or never)."""
-    alignments: bool = False
-    """Align words, which CTranslate2 alone cannot do."""
     owns_process: bool = False
     """Configure threads, allocator and caches of this process, as a command does."""
 
@@ -149,8 +147,6 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
             raise UnavailableError("PyTorch translates on this device; use --device cpu or --engine ctranslate2")
         if reason := find_torch_reason(config, options.precision, has_others=bool(options.ensemble)):
             raise UnavailableError(reason)
-        if is_required and options.alignments:
-            raise UnavailableError("--alignments: CTranslate2 has no word alignments")
         for key, reason in find_unsupported_search_keys(config) if is_required else ():
             raise UnavailableError(f"decoding.{key}: {reason}")
         if options.owns_process:
