@@ -91,7 +91,7 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
     for folder in folders:
         folder.find_checkpoint(options.checkpoint)
     with _collect_no_garbage(options.owns_process):
-        return _load_converted(folders[0], config, options) or _load_torch(folders, config, options)
+        return _load_ctranslate2(folders[0], config, options) or _load_torch(folders, config, options)
 
 
 @contextmanager
@@ -129,47 +129,41 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
     return Translator(engine, runs[0].tokenizers, config, runs, make_features(options))
 
 
-def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions) -> Translator | None:
+def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptions) -> Translator | None:
     """Load a run with CTranslate2. Return None if PyTorch must translate; the reason is logged."""
     is_required = config.engine == "ctranslate2"
-    has_device = is_required or is_cpu(options.device)
-    if config.engine == "torch" or not (has_device or config.is_quantized):
+    if config.engine == "torch" or not (is_required or is_cpu(options.device) or config.is_quantized):
         return None
-    from transformer_mt.tools.export.ctranslate2_engine import (
-        CombinedEngine,
-        find_torch_reason,
-        find_unsupported_search_keys,
-    )
+    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.export.ctranslate2_engine import CombinedEngine, find_torch_reason
     from transformer_mt.tools.export.engine_choice import UnavailableError, load_converted
 
-    try:
-        if not has_device:
-            raise UnavailableError("PyTorch translates on this device; use --device cpu or --engine ctranslate2")
-        if reason := find_torch_reason(config, options.precision, has_others=bool(options.ensemble)):
-            raise UnavailableError(reason)
-        for key, reason in find_unsupported_search_keys(config) if is_required else ():
-            raise UnavailableError(f"decoding.{key}: {reason}")
+    found = None
+    reason = find_torch_reason(config, options.device, options.precision, has_others=bool(options.ensemble))
+    if not reason:
         if options.owns_process:
             keep_freed_memory()
         device = options.device if is_required else "cpu"
         on_cpu = replace(options, device="cpu", precision="fp32")
-        engine, loaded = load_converted(
-            run,
-            options.checkpoint,
-            config,
-            device,
-            options.threads,
-            lambda checkpoint: _load_torch([run], config, replace(on_cpu, checkpoint=checkpoint)),
-        )
-    except UnavailableError as reason:
+        try:
+            found = load_converted(
+                run,
+                options.checkpoint,
+                config,
+                device,
+                options.threads,
+                lambda checkpoint: _load_torch([run], config, replace(on_cpu, checkpoint=checkpoint)),
+            )
+        except UnavailableError as error:
+            reason = str(error)
+    if found is None:
         if is_required:
-            raise UserError(f"--engine ctranslate2: {reason}; use --engine torch instead") from None
+            raise UserError(f"--engine ctranslate2: {reason}; use --engine torch instead")
         if config.is_quantized:
-            raise UserError(f"quantization {config.quantization}: {reason}; choose auto or float32") from None
+            raise UserError(f"quantization {config.quantization}: {reason}; choose auto or float32")
         log_rank0(f"tmt: engine torch: {reason}")
         return None
-    from transformer_mt.decoding.translator import Translator
-
+    engine, loaded = found
     if not is_required:
         engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options))
     return Translator(engine, loaded.tokenizers, config, [loaded], make_features(options))

@@ -29,7 +29,7 @@ from transformer_mt.decoding.interface import Constraint, Hypothesis
 from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.system.device import resolve_threads
+from transformer_mt.system.device import is_cpu, resolve_threads
 from transformer_mt.system.files import read_bytes
 
 if TYPE_CHECKING:
@@ -281,16 +281,19 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
             yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
 
 
-def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: bool) -> str:
+def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, has_others: bool) -> str:
     """Return why PyTorch must translate, or an empty text if CTranslate2 can.
 
-    Markup and a glossary do not: PyTorch then does only what CTranslate2 lacks.
+    Markup and a glossary are no reason, unless CTranslate2 is required: PyTorch then does only what CTranslate2 lacks.
     """
+    is_required = config.engine == "ctranslate2"
+    if not (is_required or is_cpu(device)):
+        return "PyTorch translates on this device; use --device cpu or --engine ctranslate2"
     if has_others:
         return "--ensemble: CTranslate2 translates with one model"
     if precision not in ("auto", "fp32"):
         return f"--precision {precision}: CTranslate2 computes a run in fp32"
-    for key, reason in find_unsupported_search_keys(config.without_stages()):
+    for key, reason in find_unsupported_search_keys(config if is_required else config.without_stages()):
         return f"decoding.{key}: {reason}"
     if config.min_length > 1:
         return "CTranslate2 scores with min_length in another way"
