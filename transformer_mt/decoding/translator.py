@@ -15,8 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import EllipsisType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from transformer_mt.choices import SplitWhen
 from transformer_mt.data.data_config import tag_error
@@ -148,11 +147,14 @@ class Translator:
         """Length of the longest sequence that the model can read."""
         return self.engine.max_positions
 
-    def provenance(self, tag: str | EllipsisType | None = ...) -> ModelProvenance:
-        """Describe the model and its training data. The languages are those of a tag, by default of `decoding.tag`."""
+    def provenance(self) -> ModelProvenance:
+        """Describe the model and its training data. The languages are those of `decoding.tag`."""
+        return self.provenance_of(self.config.tag)
+
+    def provenance_of(self, tag: str | None) -> ModelProvenance:
+        """Describe the model and its training data. The languages are those of a tag."""
         if not self.runs:
             return UNKNOWN_MODEL
-        tag = self.config.tag if isinstance(tag, EllipsisType) else tag
         return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.precision)
 
     @cached_property
@@ -173,19 +175,14 @@ class Translator:
             stages.append(CaseStage(self.tokenizers.src, *languages, has_alignments=has_alignments))
         return stages
 
-    def with_options(self, options: Mapping[str, object]) -> Self:
+    def with_options(self, options: Mapping[str, object]) -> Translator:
         """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
-        twin = copy.copy(self)
-        twin.config = self.config.with_options(options)
-        vars(twin).pop("stages", None)
-        return twin
+        config = self.config.with_options(options)
+        return Translator(self.engine, self.tokenizers, config, self.runs, self.features)
 
-    def with_features(self, features: Features) -> Self:
+    def with_features(self, features: Features) -> Translator:
         """Return a translator with other features that shares the model."""
-        twin = copy.copy(self)
-        twin.features = features
-        vars(twin).pop("stages", None)
-        return twin
+        return Translator(self.engine, self.tokenizers, self.config, self.runs, features)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
@@ -299,7 +296,7 @@ class Translator:
         usual length, because training had few sentences of the maximum length. A part has several sentences only if at
         least every twentieth source of the training had as many.
         """
-        provenance = self.provenance(tag)
+        provenance = self.provenance_of(tag)
         limit, lengths = self.max_segment_tokens, provenance.lengths
         return LineDivider(
             provenance.src_lang,
@@ -490,7 +487,7 @@ class _LineSearch:
     @cached_property
     def provenances(self) -> Mapping[str | None, ModelProvenance]:
         """The provenance of the model for each tag, with its languages."""
-        return {tag: self.translator.provenance(tag) for tag in dict.fromkeys(self.tags)}
+        return {tag: self.translator.provenance_of(tag) for tag in dict.fromkeys(self.tags)}
 
     def translate(self, lines: Sequence[Segment], on_batch: OnBatch | None) -> list[list[Translation]]:
         """Return the n-best translations of lines."""
