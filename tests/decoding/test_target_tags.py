@@ -61,8 +61,9 @@ def test_search_equals_the_reference_search_with_a_forced_first_token(
 ) -> None:
     translator = make_translator(make_model, pair, beam=beam, n_best=beam)
     tgt = translator.tokenizers.tgt
-    sources = translator.encode(TEXTS, range(4), ["en:de", "en:fr", "de:fr", "de:en"])
-    tgt_tags = [tag for _, (tag,) in translator.tag_ids(["en:de", "en:fr", "de:fr", "de:en"], 4)]
+    tag_ids = translator.tag_ids(["en:de", "en:fr", "de:fr", "de:en"])
+    sources = translator.encode(TEXTS, range(4), [src for src, _ in tag_ids])
+    tgt_tags = [tag for _, (tag,) in tag_ids]
     assert [ids[0] for ids in sources] == [
         translator.tokenizers.src.tag_symbol_id(tag) for tag in ("en", "en", "de", "de")
     ]
@@ -109,7 +110,7 @@ def test_both_engines_agree_and_the_symbol_is_no_part_of_a_translation(
     for one in (ours, theirs):
         scored = one.with_options({"tag": "en:fr"}).score(TEXTS, [text or "x" for text in TEXTS])
         for text, translation in zip(TEXTS, scored, strict=True):
-            ((src_tag, tgt_tag),) = one.tag_ids(["en:fr"], 1)
+            ((src_tag, tgt_tag),) = one.tag_ids(["en:fr"])
             source, target = (
                 [*tag, *side]
                 for tag, side in (
@@ -124,8 +125,9 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
     make_model: MakeModel, small_tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     translator = make_translator(make_model, small_tokenizers, tag="en:de", beam=4)
-    tokenizer, sources = translator.tokenizers.src, translator.encode(TEXTS, range(4))
-    hypotheses = translator.engine.search(sources, translator.config, tgt_tags=translator.tag_ids()[0][1] * 4)
+    tokenizer, ((src_tag, tgt_tag),) = translator.tokenizers.src, translator.tag_ids(["en:de"])
+    sources = translator.encode(TEXTS, range(4), [src_tag] * 4)
+    hypotheses = translator.engine.search(sources, translator.config, tgt_tags=tgt_tag * 4)
     found = translator.torch_engine.align(TEXTS, sources, [n_best[:1] for n_best in hypotheses])
     for text, source, (best, *_), alignment in zip(TEXTS, sources, hypotheses, found, strict=True):
         src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *best.ids]])

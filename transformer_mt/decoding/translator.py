@@ -202,34 +202,26 @@ class Translator:
         return [len(ids) for ids in self.tokenizers.src.encode(sentences)]
 
     def encode(
-        self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
+        self, texts: Sequence[str], line_numbers: Sequence[int], src_tags: Sequence[list[int]]
     ) -> list[list[int]]:
-        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line.
-
-        `tags` has the tag of each text; None: all have `decoding.tag`.
-        """
+        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
         sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
         for text, number, ids in zip(texts, line_numbers, sources, strict=True):
             if len(ids) > limit and has_letters(text):  # others are copied
                 message = f"{name_line(number)} has {len(ids)} tokens and was cut to {limit}"
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
             del ids[limit:]
-        first = self.tag_ids(tags, len(sources))
-        return [tag + ids if ids else ids for (tag, _), ids in zip(first, sources, strict=True)]
+        return [tag + ids if ids else ids for tag, ids in zip(src_tags, sources, strict=True)]
 
-    def tag_ids(self, tags: Sequence[str | None] | None = None, n_texts: int = 1) -> list[tuple[list[int], list[int]]]:
-        """Return the ids that tags put before each of some sources, and before their translations.
+    def tag_ids(self, tags: Sequence[str | None]) -> list[tuple[list[int], list[int]]]:
+        """Return the ids that each tag puts before a source, and before its translation.
 
-        Raises:
-            UserError: The model does not know a tag, or needs one; or there is not one tag per text.
+        Raises `UserError` if the model does not know a tag, or needs one.
         """
-        chosen = [self.config.tag] * n_texts if tags is None else tags
-        if isinstance(chosen, str) or len(chosen) != n_texts:
-            raise UserError(f"tags: give a list with a tag, or None, for each of {n_texts} texts")
-        if self.tokenizers.needs_tag and None in chosen:
+        if self.tokenizers.needs_tag and None in tags:
             raise tag_error(None, self.tokenizers.tags)
-        ids = {tag: self.tokenizers.tag_ids(tag) for tag in dict.fromkeys(chosen)}
-        return [ids[tag] for tag in chosen]
+        ids = {tag: self.tokenizers.tag_ids(tag) for tag in dict.fromkeys(tags)}
+        return [ids[tag] for tag in tags]
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
@@ -278,9 +270,12 @@ class Translator:
         translator = self.with_options(options) if options else self
         check_is_list("texts", texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        translator.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
-        chosen = [translator.config.tag] * len(texts) if tags is None else tags
-        search = _LineSearch(translator, line_numbers, chosen, alignments, scores)
+        if tags is None:
+            tags = [translator.config.tag] * len(texts)
+        if isinstance(tags, str) or len(tags) != len(texts):
+            raise UserError(f"tags: give a list with a tag, or None, for each of {len(texts)} texts")
+        translator.tag_ids(tags)  # check them before a line is divided by the rules of their languages
+        search = _LineSearch(translator, line_numbers, tags, alignments, scores)
         return search.translate([translator.read(text) for text in texts], on_batch)
 
     def read(self, line: str | Segment) -> Segment:
@@ -321,8 +316,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
-        sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
-        tag_ids = self.tag_ids(tags, len(sources))
+        tag_ids = self.tag_ids(tags)
+        sources = self.encode([each.sentence for each in prepared], line_numbers, [src for src, _ in tag_ids])
         tgt_tags = [tag for _, (tag,) in tag_ids] if any(tgt for _, tgt in tag_ids) else None
         hypotheses = self._search_ids(prepared, sources, line_numbers, tgt_tags, scores, on_batch)
         aligned = self._align(prepared, sources, hypotheses, alignments)
@@ -444,7 +439,7 @@ class Translator:
             raise UserError(f"sources: {len(sources)}, targets: {len(targets)}; give one for each")
         line_numbers = resolve_line_numbers(len(sources), line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
-        ((src_tag, tgt_tag),) = self.tag_ids()
+        ((src_tag, tgt_tag),) = self.tag_ids([self.config.tag])
         scored = [
             i
             for i, number in enumerate(line_numbers)

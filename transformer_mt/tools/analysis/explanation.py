@@ -179,10 +179,10 @@ def explain(translator: Translator, text: str) -> Explanation:
     Raises:
         UserError: The text is blank, or there are several models.
     """
-    (source,) = translator.encode([text], line_numbers=[1])
+    ((src_tag, tgt_tags),) = translator.tag_ids([translator.config.tag])
+    (source,) = translator.encode([text], [1], [src_tag])
     if not text.strip() or not source:
         raise UserError("explain: the text is empty; pass a sentence")
-    ((_, tgt_tags),) = translator.tag_ids()
     ((best, *_),) = translator.torch_engine.search([source], translator.config, tgt_tags=tgt_tags or None)
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
@@ -205,10 +205,11 @@ def explain(translator: Translator, text: str) -> Explanation:
 def leave_out_words(translator: Translator, text: str, translation: Hypothesis) -> list[LeftOutWord]:
     """Leave out each word of the source, and score the same translation again."""
     words = text.split()
+    ((src_tag, _),) = translator.tag_ids([translator.config.tag])
     sources = [text, *(" ".join(words[:i] + words[i + 1 :]) for i in range(len(words)))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncatedSourceWarning)  # it was shown for the whole source
-        encoded = translator.encode(sources, line_numbers=[1] * len(sources))
+        encoded = translator.encode(sources, [1] * len(sources), [src_tag] * len(sources))
     n_tokens = len(translation.ids) + translation.finished
     log_probs = translator.engine.score(encoded, [translation.ids] * len(encoded))
     n_tags = translator.tokenizers.n_target_tags
