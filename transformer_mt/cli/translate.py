@@ -212,17 +212,18 @@ def _translate_lines(args: Translate) -> FaultReport:
     if args.texts:
         lines = iter([*lines])  # refuse what is not UTF-8 before the model is loaded
     translator, fault_report = args.load(few_texts=is_interactive)
-    from transformer_mt.flows.translation import LineTask, translate_lines
+    from transformer_mt.flows.translation import translate_lines
 
-    task = LineTask(
-        Format(options.format, scores=options.scores, alignments=options.alignments),
+    translate_lines(
+        translator,
+        lines,
+        Format(options.format, translator.config.n_best, options.scores, options.alignments),
         options.output,
         scores_targets=options.score_targets is not None,
         is_repeatable=options.input is not None,
         resume=options.resume,
         is_interactive=is_interactive,
     )
-    translate_lines(translator, lines, task)
     return fault_report
 
 

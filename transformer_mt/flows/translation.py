@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after the argume
     from transformer_mt.decoding.text_stages import TextStage
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.documents.document import DocumentOptions
-    from transformer_mt.tools.markup.glossary import Glossary
     from transformer_mt.tools.robustness.guard import FaultReport
 
 
@@ -212,66 +211,62 @@ N_DETECTED = 10  # a window of as many lines is checked at once; windows that st
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 
 
-@dataclass(frozen=True)
-class LineTask:
-    """What is done with the lines of one command."""
+def translate_lines(
+    translator: Translator,
+    lines: Iterator[Line | None],
+    output_format: Format,
+    output: Path | None = None,
+    *,
+    scores_targets: bool = False,
+    is_repeatable: bool = False,
+    resume: bool = False,
+    is_interactive: bool = False,
+) -> None:
+    """Translate lines, or score their targets, and write each window to the output.
 
-    format: Format
-    output: Path | None = None
-    scores_targets: bool = False  # score the targets of the lines instead of translating
-    is_repeatable: bool = False  # the input can be read again, so the output can be resumed
-    resume: bool = False
-    is_interactive: bool = False  # a person types the lines
-
-
-def translate_lines(translator: Translator, lines: Iterator[Line | None], task: LineTask) -> None:
-    """Translate or score lines, and write each window to the output of the task."""
-    progress = ProgressReport("scored" if task.scores_targets else "translated")
-    windows = WindowTranslator.make(translator, task, progress)
+    The output of input that is repeatable (it can be read again) can be resumed. In an interactive session, a person
+    types the lines.
+    """
+    progress = ProgressReport("scored" if scores_targets else "translated")
+    windows = WindowTranslator(translator, output_format, scores_targets, progress)
+    settings = windows.settings()  # raises for an invalid glossary before the first line is read
     process_lines(
         lines,
-        windows.score if task.scores_targets else windows.translate,
-        task.output,
-        windows.settings() if task.is_repeatable else None,
-        resume=task.resume,
-        is_interactive=task.is_interactive,
+        windows.score if scores_targets else windows.translate,
+        output,
+        settings if is_repeatable else None,
+        resume=resume,
+        is_interactive=is_interactive,
         progress=progress,
     )
 
 
 @dataclass
 class WindowTranslator:
-    """Translates windows of lines, and formats the translations."""
+    """Translates windows of lines, or scores their targets, and formats the translations."""
 
     translator: Translator
-    task: LineTask
-    progress: ProgressReport  # is updated inside of a window
     format: Format
-    glossary: Glossary | None
+    scores_targets: bool
+    progress: ProgressReport  # is updated inside of a window
     has_warned: bool = field(default=False, init=False)  # of a text in another language
 
-    @classmethod
-    def make(cls, translator: Translator, task: LineTask, progress: ProgressReport) -> WindowTranslator:
-        """Read the glossary, if there is one."""
-        glossary = None
-        if translator.config.glossary is not None:
+    def settings(self) -> Settings:
+        """Return all settings that affect the output. `--resume` compares them."""
+        digest = None
+        if (path := self.translator.config.glossary) is not None:
             from transformer_mt.tools.markup.stages import read_glossary
 
-            glossary = read_glossary(translator.config.glossary)
-        output_format = replace(task.format, n_best=translator.config.n_best)
-        return cls(translator, task, progress, output_format, glossary)
-
-    def settings(self) -> Settings:
-        """Return all settings that affect the translations. `--resume` compares them."""
+            digest = read_glossary(path).digest
         return {
             "tmt": __version__,
             **self.translator.provenance().identity,
-            "--score-targets": str(self.task.scores_targets),
+            "--score-targets": str(self.scores_targets),
             "--split-sentences": self.translator.features.split,
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
-            "--glossary": str(self.glossary and self.glossary.digest),
+            "--glossary": str(digest),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
