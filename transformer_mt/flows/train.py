@@ -424,27 +424,32 @@ def score_test_sets(
     translator = load(run.path, step)
     sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
     start = run.read_metadata()["provenance"].get("init_from")
-    when = ", after" if start else ""
-    translations = [translate_set(translator, replace(each, name=f"{each.name}{when}")) for each in sets]
-    result: dict[str, dict[str, dict[str, Any]]] = {}
-    for test_set, hypotheses in zip(sets, translations, strict=True):
-        name, scores = test_set.name, test_set.scorer.score(hypotheses, test_set.references)
-        title = f"{name} ({len(hypotheses):,} pairs, {describe_system(translator)})"
-        log_rank0(
-            "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
-        )
-        result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
-    if start:
-        try:
-            starting = load(Path(start["path"]), start["step"])
-        except UserError as error:
-            log_rank0(f"the scores before the training are missing: {error}")
-        else:
-            before = [translate_set(starting, replace(each, name=f"{each.name}, before")) for each in sets]
-            table = compare_with_start(sets, before, translations)
-            log_rank0(f"before and after, with 95 % intervals:\n{table}")
-            return {"test": result, "before_and_after": table.splitlines()}
-    return {"test": result}
+    translations = translate_sets(translator, sets, ", after" if start else "")
+    system = describe_system(translator)
+    found = {each.name: score_and_log(each, lines, system) for each, lines in zip(sets, translations, strict=True)}
+    if not start:
+        return {"test": found}
+    try:
+        starting = load(Path(start["path"]), start["step"])
+    except UserError as error:
+        log_rank0(f"the scores before the training are missing: {error}")
+        return {"test": found}
+    table = compare_with_start(sets, translate_sets(starting, sets, ", before"), translations)
+    log_rank0(f"before and after, with 95 % intervals:\n{table}")
+    return {"test": found, "before_and_after": table.splitlines()}
+
+
+def translate_sets(translator: Translator, sets: Sequence[EvaluationSet], when: str) -> list[Sequence[str]]:
+    """Return the translations of each test set. The text `when` follows its name in messages."""
+    return [translate_set(translator, replace(each, name=f"{each.name}{when}")) for each in sets]
+
+
+def score_and_log(test_set: EvaluationSet, hypotheses: Sequence[str], system: str) -> dict[str, dict[str, Any]]:
+    """Score translations of a test set, log the scores, and return them by metric, as for `run.json`."""
+    scores = test_set.scorer.score(hypotheses, test_set.references)
+    lines = [f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items()]
+    log_rank0("\n".join([f"{test_set.name} ({len(hypotheses):,} pairs, {system})", *lines]))
+    return {metric.lower(): asdict(score) for metric, score in scores.items()}
 
 
 def compare_with_start(
