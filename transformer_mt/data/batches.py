@@ -66,6 +66,16 @@ class Batch:
     place: tuple[int, int] = (0, 0)  # in its step: number of the planned batch, and of the part of it
 
     @property
+    def model_inputs(self) -> tuple[object, ...]:
+        """Return the arguments of the model's forward pass."""
+        return self.src, self.tgt_in
+
+    @property
+    def n_labels(self) -> int | None:
+        """Return the number of labels to compute, those without padding. None: all."""
+        return self.n_tgt
+
+    @property
     def n_padded(self) -> int:
         """Return the number of source and target positions, including padding."""
         return self.src.numel() + self.labels.numel()

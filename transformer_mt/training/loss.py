@@ -22,7 +22,6 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model.cpu_kernels import needs_padded_rows, pad_rows
 from transformer_mt.model.layers import compute_dtype
 from transformer_mt.model.transformer import Transformer, chunk_rows, non_pad_indices
-from transformer_mt.training.packed_batches import PackedBatch
 from transformer_mt.training.training_config import LossConfig
 
 TINY = torch.finfo(torch.float32).tiny
@@ -31,14 +30,8 @@ TINY = torch.finfo(torch.float32).tiny
 
 def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict[str, Tensor]:
     """Run the model with teacher forcing. Return sums over the labels of a batch, see `loss`."""
-    n_labels: int | None = batch.n_tgt
-    if isinstance(batch, PackedBatch):
-        hidden = model(batch.src, batch.tgt_in, batch.packings)  # [1, T, D]
-        n_labels = None if batch.is_padded else n_labels
-    else:
-        hidden = model(batch.src, batch.tgt_in)  # [B, T, D]
-    output = model.output
-    return loss(hidden, output.weight, output.bias, batch.labels, model.tgt_pad, config, n_labels)
+    hidden, output = model(*batch.model_inputs), model.output  # [B, T, D]
+    return loss(hidden, output.weight, output.bias, batch.labels, model.tgt_pad, config, batch.n_labels)
 
 
 def loss(

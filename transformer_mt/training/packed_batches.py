@@ -35,6 +35,16 @@ class PackedBatch(Batch):
     is_padded: bool = field(default=False, kw_only=True)  # ends with the padding of `pad`
 
     @property
+    def model_inputs(self) -> tuple[object, ...]:
+        """Return the arguments of the model's forward pass."""
+        return self.src, self.tgt_in, self.packings
+
+    @property
+    def n_labels(self) -> int | None:
+        """Return the number of labels, or None after `pad`, so that the sizes do not depend on the sentences."""
+        return None if self.is_padded else self.n_tgt
+
+    @property
     def n_padded(self) -> int:
         """Return the number of source and target positions before packing, with padding."""
         return self.n_positions_before_packing
