@@ -190,7 +190,7 @@ def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
-RUN_OPTIONS = {"--batch-tokens": 2, "--checkpoint": "best", "--output": "out"}
+RUN_OPTIONS = {"--batch-tokens": 2, "--checkpoint": "last", "--output": "out"}
 
 
 def test_options_of_runs_are_refused_for_a_file(texts: Path, tmt: Tmt) -> None:

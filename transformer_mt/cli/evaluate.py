@@ -48,15 +48,16 @@ class TextKindOptions(OptionGroup):
         metavar="L",
         parse=language,
     )
-    text: TextKind | None = option(
-        "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
+    text: TextKind = option(
+        "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored",
+        default="raw",
     )
 
     def make_scorer(self) -> Scorer:
         """Return the scorer of files."""
         from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
 
-        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
+        return Scorer.from_config(ScoringConfig(text=self.text), self.tgt_lang or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,7 @@ def _evaluate_system(args: Evaluate) -> None:
             args.output,
             args.robustness,
         ).evaluate(args.load(path))
-        header["checkpoint"] = args.loading.checkpoint or "best"
+        header["checkpoint"] = args.loading.checkpoint
     else:
         assert args.ref  # checked
         header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scorer())
@@ -222,7 +223,7 @@ def _compare_systems(args: Evaluate) -> None:
         args.systems,
         args.src,
         args.ref,
-        args.loading.checkpoint or "best",
+        args.loading.checkpoint,
         args.load,
         args.text_kind.make_scorer(),
         DEFAULT_SHOWN if args.show is None else args.show,

@@ -163,11 +163,11 @@ class ConfigOptions(OptionGroup):
 class LoadingOptions(OptionGroup):
     """Which checkpoint is loaded, and where it runs."""
 
-    device: str | None = option("auto (default), cpu, cuda, cuda:N or mps")
-    threads: str | None = option("CPU threads (default: one per core)", metavar="N")
-    checkpoint: str | None = option("checkpoint to load (default: best)", metavar="best|last|STEP")
-    precision: Precision | None = option(
-        "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one"
+    device: str = option("auto (default), cpu, cuda, cuda:N or mps", default="auto")
+    threads: str = option("CPU threads (default: one per core)", default="auto", metavar="N")
+    checkpoint: str = option("checkpoint to load (default: best)", default="best", metavar="best|last|STEP")
+    precision: Precision = option(
+        "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one", default="auto"
     )
 
     def make_load_options(
@@ -181,13 +181,13 @@ class LoadingOptions(OptionGroup):
         from transformer_mt.flows.translation import LoadOptions
 
         return LoadOptions(
-            self.checkpoint or "best",
-            self.device or "auto",
-            self.threads or "auto",
-            self.precision or "auto",
-            ensemble,
-            few_texts,
-            split,
+            checkpoint=self.checkpoint,
+            device=self.device,
+            threads=self.threads,
+            precision=self.precision,
+            ensemble=ensemble,
+            few_texts=few_texts,
+            split=split,
             owns_process=True,
         )
 

@@ -41,7 +41,7 @@ class Report(Command):
             raise UserError(f"{output}: the page is HTML; pass a name that ends in .html")
         check_output(output)
         translator = load_translator(self.run, self.loading.make_load_options(), n_best=1)
-        page, notes = make_report(run, self.loading.checkpoint or "best", translator)
+        page, notes = make_report(run, self.loading.checkpoint, translator)
         for note in notes:
             warnings.warn(note, stacklevel=1)
         write_text(output, page)
