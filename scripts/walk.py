@@ -4,8 +4,9 @@
     python scripts/walk.py --write                 update the tables of CONTRIBUTING.md
 
 Each command runs in a process of its own, in a temporary folder, on the CPU: `train` two steps of the quickstart, and
-`translate` one sentence with that run and PyTorch. A line has the module, the first function executed there, and what
-the module does, by its docstring. Modules whose functions are called only while the package is imported come last.
+`translate` one sentence with that run, which an earlier command has converted for CTranslate2. A line has the module,
+the first function executed there, and what the module does, by its docstring. Modules whose functions are called only
+while the package is imported come last.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ PAGE = ROOT / "CONTRIBUTING.md"
 SETTINGS = ("train.max_steps=2", "schedule.warmup_steps=1", "device=cpu", "precision=fp32")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "train": ("train", "--config", str(ROOT / "configs" / "quickstart.yaml"), *SETTINGS),
-    "translate": ("translate", "runs/quickstart", "The old dog sleeps.", "--engine", "torch"),
+    "translate": ("translate", "runs/quickstart", "The old dog sleeps.", "--device", "cpu"),
 }
+ORDER = ("train", "translate", "translate")  # the first translation converts the run, and the second one is listed
 
 
 class Step(NamedTuple):
@@ -88,7 +90,8 @@ def walk() -> dict[str, list[Step]]:
     walks: dict[str, list[Step]] = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": folder, "XDG_CACHE_HOME": folder}
-        for name, command in COMMANDS.items():
+        for name in ORDER:
+            command = COMMANDS[name]
             output = Path(folder, f"{name}.txt")
             words = (sys.executable, __file__, "--trace", output, *command)
             done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
