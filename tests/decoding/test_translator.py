@@ -339,11 +339,6 @@ def test_position_table_replaced_by_another_thread(kind: Callable[..., Any]) -> 
 # --- unchanged model --------------------------------------------------------------------------------------------------
 
 
-def test_translation_leaves_no_gradients(translator: Translator) -> None:
-    translator.translate(SENTENCES[:2])
-    assert all(parameter.grad is None for parameter in translator.model.parameters())
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_translator_copies_a_training_model(
     make_model: MakeModel, small_tokenizers: TokenizerPair, precision: ResolvedPrecision
