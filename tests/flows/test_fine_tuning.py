@@ -219,8 +219,9 @@ def write_quickstart_pairs(n: int) -> None:
         Path(name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
 
 
-def test_exchanged_files_are_refused(brief_run: str, tmt: Tmt) -> None:
-    write_quickstart_pairs(200)
+@pytest.mark.parametrize("n_pairs", [10, 200])
+def test_exchanged_files_are_refused(n_pairs: int, brief_run: str, tmt: Tmt) -> None:
+    write_quickstart_pairs(n_pairs)
     command = ("init", "q.de", "q.en", "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
     assert_user_error(tmt(*command), "q.de: ", "exchange")
     assert not Path("tuned.yaml").exists()

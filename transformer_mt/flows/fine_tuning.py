@@ -108,7 +108,7 @@ def write_fine_tuning_config(
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
     lines = [*zip(*new.train[0].pairs[:MAX_DETECTED], strict=True)]
-    if len(new.train[0].pairs) >= MIN_PAIRS and are_exchanged(direction[:2], *lines):
+    if are_exchanged(direction[:2], *lines):
         src, tgt = direction[:2]
         raise UserError(
             f"{given.train[0]}: {describe_exchange((src, tgt))}; exchange the files (or --columns), because {run.path} "

@@ -84,6 +84,20 @@ def test_short_lines_of_uniform_length_are_accepted() -> None:
     assert misaligned(src, tgt) == []
 
 
+@pytest.mark.parametrize("prefix", ["", "der "])
+@pytest.mark.parametrize("n_pairs", [60, 500])
+def test_a_dictionary_is_not_called_unaligned(n_pairs: int, prefix: str) -> None:
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    words = ["".join(each) for each in permutations(syllables, 2)]
+    assert misaligned(words[:n_pairs], [prefix + word * (i % 3 + 1) for i, word in enumerate(words[-n_pairs:])]) == []
+
+
+@pytest.mark.parametrize("n_words", [6, 99])
+def test_unrelated_lines_are_called_unaligned(n_words: int, text: tuple[list[str], list[str]]) -> None:
+    src, tgt = ([" ".join(line.split()[:n_words]) for line in side] for side in text)
+    assert misaligned(src[:500], tgt[900:1400]) == [LineRange(0, 500, None)]
+
+
 def test_empty_and_equal_lines_are_accepted() -> None:
     assert misaligned([""] * 100, [""] * 100) == []
 
@@ -101,6 +115,13 @@ def test_the_lexicon_tells_translations_from_other_sentences() -> None:
     held_out = range(2000, 3000)
     assert sum(lexicon.log_likelihood_ratio_of_texts(src[i], tgt[i]) > 0 for i in held_out) > 0.99 * len(held_out)
     assert sum(lexicon.log_likelihood_ratio_of_texts(src[i], tgt[i - 1000]) > 0 for i in held_out) < 0.2 * len(held_out)
+
+
+def test_words_that_a_lexicon_did_not_learn_are_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.tools.quality.lexicon.MAX_LINKS", 300)
+    lexicon = Lexicon.learn([("one two", "eins zwei"), ("rare", "selten")] * 50)  # learns from every second pair
+    known, both = (lexicon.log_likelihood_ratio_of_texts("one", text) for text in ("eins", "eins selten"))
+    assert both == known
 
 
 def test_lexicon_learns_from_fewer_sentences_if_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,9 @@ class Lexicon:
         ratio = 0.0
         if len(tgt.ids):
             p = self.probabilities[src.ids[:, None], tgt.ids].mean(0)  # [words of the target]
-            ratio = float(np.log((1 - SMOOTHING) * p / self.unigram[tgt.ids] + SMOOTHING).sum())
+            unigram = self.unigram[tgt.ids]
+            ratios = np.divide(p, unigram, out=np.ones_like(p), where=unigram > 0)  # 1: the word was not learned
+            ratio = float(np.log((1 - SMOOTHING) * ratios + SMOOTHING).sum())
         if src.rare_or_number or tgt.rare_or_number:
             common = src.rare_or_number & tgt.rare_or_number
             n_numbers = sum(map(str.isdigit, src.rare_or_number ^ tgt.rare_or_number))

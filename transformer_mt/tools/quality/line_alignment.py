@@ -22,7 +22,7 @@ from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
-FORMAT_VERSION = 3  # of cached ranges of lines; part of their key
+FORMAT_VERSION = 4  # of cached ranges of lines; part of their key
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
 UNALIGNED = len(OFFSETS)  # state without correspondence
@@ -30,6 +30,7 @@ SWITCH_PENALTY = 30.0  # nats per change of state
 GROUP = 8  # lines that share a state; `_refine` then finds the exact line
 LENGTH_CORRELATION = 0.8
 MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
+UNRELATED_SCORE = -1.0  # nats a line; unrelated sentences have -3, and translated or unrelated single words -0.7
 MIN_UNALIGNED = 40  # lines; fewer are never called unaligned, because their lexicon is unreliable
 N_LEXICON_WINDOWS, LEXICON_WINDOW = 100, 200  # windows of consecutive lines from which the lexicon is learned
 READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
@@ -58,15 +59,17 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
     Reads the whole text twice, and parts of it for the lexicon and the boundaries.
     """
     by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
-    if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
+    if all(line_range.offset is None for line_range in by_length) and _score_translation(read_pairs, n_pairs) > 0:
         by_length = [LineRange(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
     lexicon = Lexicon.learn([*_sample_aligned(read_pairs, by_length)])
     candidates = {OFFSETS.index(line_range.offset) for line_range in by_length if line_range.offset is not None} | {0}
     step = min(GROUP, -(-n_pairs // n_scored))
     scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates), step)
     ranges = _join_groups(_viterbi(scores), n_pairs)
-    if n_pairs < MIN_UNALIGNED and all(line_range.offset is None for line_range in ranges):
-        return [LineRange(0, n_pairs, 0)]
+    if all(line_range.offset is None for line_range in ranges) and (
+        n_pairs < MIN_UNALIGNED or _score_translation(read_pairs, n_pairs) > UNRELATED_SCORE
+    ):
+        return [LineRange(0, n_pairs, 0)]  # too little text to judge, such as a dictionary
     return [*_refine(ranges, read_pairs, n_pairs, lexicon)]
 
 
@@ -163,14 +166,17 @@ def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
     return scores
 
 
-def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
-    """Return whether lexicons of two halves of the first lines find that the other half is translated line by line."""
+def _score_translation(read_pairs: ReadPairs, n_pairs: int) -> float:
+    """Return how probable lexicons of two halves of the first lines find it that the other half is translated.
+
+    This is the mean log-likelihood ratio of a line, in nats.
+    """
     lines = [*read_pairs(0, min(n_pairs, N_LEXICON_WINDOWS * LEXICON_WINDOW))]
     ratio = 0.0
     for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
         lexicon = Lexicon.learn(learned)
         ratio += sum(lexicon.log_likelihood_ratio_of_texts(*pair) for pair in compared)
-    return ratio > 0
+    return ratio / len(lines)
 
 
 def _sample_aligned(read_pairs: ReadPairs, ranges: Sequence[LineRange]) -> Iterator[tuple[str, str]]:
