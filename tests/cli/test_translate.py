@@ -79,6 +79,14 @@ def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "f.gz", "g"]
 
 
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "tokenizer.json", "metrics.jsonl", "README.md"])
+def test_no_output_replaces_a_file_of_a_run(name: str, run_copy: Path, tmt: Tmt) -> None:
+    before = (run_copy / name).read_bytes()
+    for command in (("translate", run_copy, "one", "--output"), ("explain", run_copy, "one", "--html")):
+        assert_user_error(tmt(*command, run_copy / name), f"{name}: belongs to a run")
+    assert (run_copy / name).read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["x.en", "x.tmx", "x.json"])
 def test_a_link_to_nothing_is_named(name: str, tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to("nowhere")

@@ -60,6 +60,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
     [
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
         ("max_steps: 8\n", 'x.yaml:2: max_steps: unknown key, did you mean "train.max_steps"?'),
+        ("train: {max_steps:8}\n", "x.yaml:2: train.max_steps:8: unknown key; write a space after the colon"),
         ("train: {ledger: yes}\n", "x.yaml:2: train.ledger: was removed"),
         ("precision: fp23\n", 'x.yaml:2: precision: "fp23" is not allowed, did you mean "fp32"?'),
         ("model:\n", "x.yaml:2: model: "),

@@ -279,7 +279,10 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if len(shown) > MAX_SHOWN:
         shown = f"{shown[:MAX_SHOWN]}..."
     if kind == "extra_forbidden":
-        return find_removed(path) or "unknown key, " + suggest(str(detail["loc"][-1]), keys)
+        key = str(detail["loc"][-1])
+        if re.match(r"\w+:\S", key):
+            return f"unknown key; write a space after the colon: {key.replace(':', ': ', 1)}"
+        return find_removed(path) or "unknown key, " + suggest(key, keys)
     if kind == "missing":
         return "is required"
     if kind == "literal_error":

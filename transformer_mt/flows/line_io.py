@@ -39,6 +39,7 @@ from transformer_mt.data.text_files import (
     zip_lines,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
@@ -355,8 +356,11 @@ def check_output(path: Path | None, *inputs: Path | None, option: str = "--outpu
     if path is None:
         return
     folder = path.absolute().parent
+    run = RunFolder(folder)
+    run_files = (run.config, run.tokenizer, run.metrics, run.metadata, run.readme)
     for is_wrong, problem in (
         (path.is_dir(), "is a directory; pass a file"),
+        (path.absolute() in run_files and run.exists(), "belongs to a run, which needs it; choose another name"),
         (not folder.is_dir(), f"there is no folder {folder}"),
         (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),
         (

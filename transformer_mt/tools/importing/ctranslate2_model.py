@@ -139,7 +139,10 @@ def _check_vocabularies(folder: Path, names: Sequence[Sequence[str]], start: str
         )
     for side in names:
         if missing := {"<unk>", "</s>", start} - {*side}:
-            raise UserError(f"{folder}: the vocabulary has no entry {min(missing)} (decoder_start_token is {start})")
+            raise UserError(
+                f"{folder}: the vocabulary has no entry {min(missing)} (decoder_start_token is {start}); if tmt export "
+                "made it, pass its run to other commands, such as tmt translate"
+            )
 
 
 def _make_config(

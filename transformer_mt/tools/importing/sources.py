@@ -91,8 +91,6 @@ def read_source(path: Path, languages: Languages) -> ImportedModel:
     if RunFolder(path).exists():
         raise UserError(f"{path}: is a run already; pass it to the other commands, such as tmt translate")
     if any((path / name).exists() for name in ("model.bin", "model/model.bin")):
-        if (path / "export.json").exists():  # of tmt export
-            raise UserError(f"{path}: was exported from a run; pass that run to other commands, such as tmt translate")
         return read_ctranslate2(path, languages)
     if (path / "adapter_config.json").exists():
         raise UserError(f"{path}: holds an adapter, not a model; merge it into its model, and pass the result")
