@@ -65,3 +65,12 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert_user_error(tmt("prepare", "tiny.yaml", "--engine", engine), f"--engine {engine}", f"transformer_mt[{extra}]")
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b"\xff"])
+def test_a_damaged_vocabulary_in_the_cache_is_named(content: bytes, in_tiny: Path, tmp_path: Path, tmt: Tmt) -> None:
+    command = ("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path}")
+    assert_succeeded(tmt(*command))
+    (vocabulary,) = tmp_path.rglob("tokenizers.json")
+    vocabulary.write_bytes(content.ljust(vocabulary.stat().st_size))  # a change of the size is found before
+    assert_user_error(tmt(*command), f"{vocabulary.parents[1]}: ", "delete")

@@ -233,7 +233,10 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
     learn = partial(learn_vocabulary, tokenizer, pairs, config.seed)
     ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
-    return TokenizerPair.load(folder / TOKENIZERS)
+    try:
+        return TokenizerPair.load(folder / TOKENIZERS)
+    except UserError:
+        raise UserError(f"{folder.parent}: is damaged; delete this folder, and run the same command again") from None
 
 
 def encode_training(
