@@ -113,6 +113,7 @@ def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt
     assert "not a candidate for the best checkpoint: validation.gate: de lost" in done.stderr
     run = RunFolder(Path("runs/gated"))
     assert run.find_checkpoint("best").step == 0
+    assert "--checkpoint last" in done.stderr
     replay = [
         {"name": "no", "weight": 1, "tag": "2no", "tgt_lang": "no", **NEW},
         {"name": "de", "weight": 1, "tag": "2de", **OLD},

@@ -82,6 +82,8 @@ def test_one_model_translates_into_the_language_of_the_tag(folder: Path, tmt: Tm
     run = RunFolder(folder / "runs" / "mt")
     scores = run.find_checkpoint("best").scores
     assert {"bleu/de", "bleu/fr", "nll/de", "nll/fr"} <= scores.keys()
+    for metric in ("bleu", "chrf"):
+        assert scores[metric] == pytest.approx((scores[f"{metric}/de"] + scores[f"{metric}/fr"]) / 2)
     assert min(scores["chrf/de"], scores["chrf/fr"]) > 90
     assert "validation of fr, at step 300" in run.readme.read_text(encoding="utf-8")
 

@@ -67,7 +67,6 @@ class Validator:
         self.model = model
         self.tokenizers = tokenizers
         self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
-        self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         self.metrics = TRAINING_METRICS + (("chrF++",) if config.validation.metric == "chrf++" else ())
         self.loss = config.loss
         self.source_ranges = list_validation_sources(config, corpus.text)
@@ -90,13 +89,11 @@ class Validator:
             n_best = translator.n_best(src_texts, line_numbers=line_numbers, tags=tags)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
-        text_scores = self.scorer.score(hypotheses, self.references, self.metrics)
         degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
             **self.losses(),
-            **{name.lower(): score.value for name, score in text_scores.items()},
+            **self.score_sources(hypotheses),
             "degenerate": degenerate.share,
-            **self.source_scores(hypotheses),
         }
 
         def get_sample(i: int) -> Sample:
@@ -115,16 +112,19 @@ class Validator:
             warning=degenerate.warning(failures),
         )
 
-    def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return the scores of the pairs of each named source."""
-        scores: dict[str, float] = {}
-        for part in self.source_ranges:
-            if not part.name or part.first == part.end:  # without pairs if all of its pairs are training pairs
-                continue
+    def score_sources(self, hypotheses: Sequence[str]) -> dict[str, float]:
+        """Return the mean of the scores of all sources, and the scores of each one that has a name."""
+        means: dict[str, float] = {}
+        of_sources: dict[str, float] = {}
+        parts = [part for part in self.source_ranges if part.first < part.end]  # all pairs may be training pairs
+        for part in parts:
             rows = slice(part.first, part.end)
-            found = part.scorer.score(hypotheses[rows], self.references[rows], self.metrics)
-            scores |= {f"{name.lower()}/{part.name}": score.value for name, score in found.items()}
-        return scores
+            for name, score in part.scorer.score(hypotheses[rows], self.references[rows], self.metrics).items():
+                key = name.lower()
+                means[key] = means.get(key, 0.0) + score.value / len(parts)
+                if part.name:
+                    of_sources[f"{key}/{part.name}"] = score.value
+        return means | of_sources
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:

@@ -401,6 +401,11 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
     if scores is None:
         scores = {"tested": tested, **score_test_sets(run, config, parts.machine, best.step, parts.data.test)}
     record_end(run, ended=stop_reason, last_step=last.step, hours=hours, scores=scores)
+    if config.validation.gate and best.step == 0:
+        log_rank0(
+            "validation.gate: every checkpoint lost too much, so the best one has the old weights; translate with "
+            "--checkpoint last, or train again with --restart and a higher validation.gate, or fewer steps"
+        )
     for name, metrics in scores["test"].items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_readme(run, config, is_running=False)
