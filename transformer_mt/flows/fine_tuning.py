@@ -226,10 +226,11 @@ def _write_start(
     extended = extend_vocabulary(tokenizers, learned, old_texts, size, direction.tag)
     what = f"{run.path}, step {checkpoint.step:,}, with an extended vocabulary"
     record = make_record(run, what, [checkpoint.step], is_changed=True)
-    weights = list_distinct_weights(extended.extend_model(model))
+    extended_model = extended.extend_model(model)
+    weights = list_distinct_weights(extended_model)
     if start.path.exists():
         start.move_aside()
-    config = _add_source(old, new_source)
+    config = _add_source(old, new_source).model_copy(update={"model": extended_model.config})
     what_tested = checkpoint.step, checkpoint.metric, checkpoint.scores
     write_weights_run(start.path, config, extended.tokenizers, record, weights, *what_tested)
     n_src, n_tgt = (
@@ -367,6 +368,9 @@ def _choose_settings(
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
         Setting("data", "temperature", 1.0, ""),
+        Setting(
+            "model", "output_bias", old.model.output_bias or is_extended, "low for new symbols until they are trained"
+        ),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),

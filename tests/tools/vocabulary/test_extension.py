@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.vocabulary.extension import extend_vocabulary
+from transformer_mt.tools.vocabulary.extension import NEW_BIAS, extend_vocabulary
 
 PAIRS = load_pairs("train")[:1500]
 SRC, TGT = ([pair[side] for pair in PAIRS] for side in (0, 1))
@@ -65,12 +65,14 @@ def test_a_joint_vocabulary_learns_both_sides_of_a_new_domain() -> None:
     assert count_tokens(extended.src, new_src) < 0.7 * count_tokens(pair.src, new_src)
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])
-def test_new_rows_are_means_of_the_rows_of_their_parts(tie: str) -> None:
+def test_new_rows_are_means_of_the_rows_of_their_parts(tie: str, has_bias: bool) -> None:
     pair = make_pair("unigram", joint=tie == "all")
-    config = ModelConfig.model_validate({"d_model": 16, "d_ff": 16, "tie_embeddings": tie, "output_bias": True})
+    config = ModelConfig.model_validate({"d_model": 16, "d_ff": 16, "tie_embeddings": tie, "output_bias": has_bias})
     old = Transformer(config, pair.src, pair.tgt).eval()
-    torch.nn.init.normal_(old.output.bias)
+    if has_bias:
+        torch.nn.init.normal_(old.output.bias)
     extended = extend_vocabulary(pair, ([], NEW), (SRC, TGT), 80, "xx")
     new, tokenizers = extended.extend_model(old).eval(), extended.tokenizers
     states = torch.randn(5, 16)
@@ -80,7 +82,10 @@ def test_new_rows_are_means_of_the_rows_of_their_parts(tie: str) -> None:
     torch.testing.assert_close(after[:, tokenizers.tgt.eos_id], before[:, pair.tgt.eos_id])
     for i, piece in enumerate(tokenizers.tgt.tokens(range(n_old, tokenizers.tgt.pad_id)), start=n_old):
         parts = [token.id for token in pair.tgt.backend.model.tokenize(piece)]
-        torch.testing.assert_close(after[:, i], before[:, parts].mean(1))
+        torch.testing.assert_close(after[:, i], before[:, parts].mean(1) + NEW_BIAS)
+    if tie == "all":  # the target knows the symbol of the tag only in a joint vocabulary
+        tag = tokenizers.tgt.tag_symbol_id("xx")
+        torch.testing.assert_close(after[:, tag], before[:, :n_old].mean(1) + NEW_BIAS)
     assert (before[:, :n_old].argmax(1) == after.argmax(1)).logical_or(before.argmax(1) >= n_old).all()
     src = torch.tensor(pair.src.encode(SRC[:1]))
     torch.testing.assert_close(new.encoder.embedding(src), old.encoder.embedding(src))

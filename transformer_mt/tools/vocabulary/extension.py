@@ -27,6 +27,7 @@ from transformer_mt.model.transformer import Transformer
 EXTENSIBLE_KINDS = ("bpe", "byte_bpe", "unigram")
 MIN_FREQUENCY = 2  # of a new character, and of a pair of adjacent pieces
 FIRST_SYMBOL, N_SYMBOLS = 0xF0000, 0xFFFE  # private characters, each of which stands for a piece
+NEW_BIAS = -10.0  # added to the logits of new symbols; training soon outweighs it
 WORD_STARTS = " ▁Ġ"  # first characters of pieces that start a word
 
 Origins = list[list[int]]
@@ -60,13 +61,19 @@ class ExtendedVocabulary:
     tgt_origins: Origins
 
     def extend_model(self, old: Transformer) -> Transformer:
-        """Return the model with a row for each new symbol, in embeddings and output."""
-        new = Transformer(old.config, self.tokenizers.src, self.tokenizers.tgt)
-        weights = old.state_dict()
+        """Return the model with a row for each new symbol, in embeddings and output, and with an output bias.
+
+        The bias of new symbols is low, so that old text is translated as before until they are trained.
+        """
+        new = Transformer(old.config.model_copy(update={"output_bias": True}), self.tokenizers.src, self.tokenizers.tgt)
+        weights = {"output.bias": torch.zeros(old.output.out_features)} | old.state_dict()
         for name, tensor in new.state_dict().items():
             if tensor.shape != weights[name].shape:
                 origins = self.src_origins if name.startswith("encoder") else self.tgt_origins
                 weights[name] = torch.stack([weights[name][ids].mean(0) for ids in origins])  # [V', ...]
+        pieces = range(old.tgt_pad, self.tokenizers.tgt.pad_id)
+        is_new = [i in pieces or len(origins) > 1 for i, origins in enumerate(self.tgt_origins)]
+        weights["output.bias"][is_new] += NEW_BIAS
         new.load_state_dict(weights)
         return new
 
