@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "train": ("train", "--config", str(ROOT / "configs" / "quickstart.yaml"), *SETTINGS),
     "translate": ("translate", "runs/quickstart", "The old dog sleeps.", "--device", "cpu"),
 }
-ORDER = ("train", "translate", "translate")  # the first translation converts the run, and the second one is listed
+ORDER = (*COMMANDS, "translate")  # the first translation converts the run, and the second one is listed
 
 
 class Step(NamedTuple):

@@ -91,4 +91,8 @@ def test_report_warns_about_held_out_sentences_in_training(report: Report) -> No
         other=[("a" + " b" * 80, "x"), ("a", "z")],
     )
     (line,) = lines[4:]
-    assert line.startswith("warning: 2 training pairs (66.7%) ") and "train.en:1" in line and "pair 2 of other" in line
+    assert (
+        line.startswith("warning: 2 training pairs (66.7%; the held-out sets have 10 pairs) ")
+        and "train.en:1" in line
+        and "pair 2 of other" in line
+    )

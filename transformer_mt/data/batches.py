@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def n_labels(self) -> int | None:
-        """Return the number of labels to compute, those without padding. None: all."""
+        """Return the number of labels without padding, or None to compute those of padding, too."""
         return self.n_tgt
 
     @property

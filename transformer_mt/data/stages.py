@@ -134,7 +134,7 @@ class Stage:
 
 @contextmanager
 def report_damage(folder: Path) -> Generator[None]:
-    """Turn the errors of reading a missing or truncated file into a `UserError` that names the folder of its stage."""
+    """Turn the errors of reading a missing or damaged file into a `UserError` that names the folder of its stage."""
     try:
         yield
     except (ValueError, KeyError, TypeError, EOFError, FileNotFoundError):
@@ -224,9 +224,10 @@ def _safe_imports() -> Generator[None]:
 def map_in_processes(function: Callable[[T], R], items: Sequence[T], n_workers: int) -> Generator[Iterator[R]]:
     """Open processes, and yield an iterator over the results of `function`, in the order of the items.
 
-    They are spawned: a forked process would inherit locks of the threads of libraries such as `tokenizers`. All items
-    are submitted at once, and each process unpickles the function once. An error in the context ends the processes at
-    once. A single worker is this process. Raises `UserError` if a process was killed, or could not start.
+    With one worker, this process runs the function. Others are spawned: a forked process would inherit locks of the
+    threads of libraries such as `tokenizers`. All items are submitted at once, and each process unpickles the function
+    once. An error in the context ends the processes at once. Raises `UserError` if a process was killed, or could not
+    start.
     """
     if n_workers == 1:
         yield map(function, items)

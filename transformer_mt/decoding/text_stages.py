@@ -172,7 +172,7 @@ class TextStage:
     def prepare(self, segment: Segment) -> StageState:
         """Change a segment before the beam search, and return the state that postprocesses its translation.
 
-        `read` of all stages has run on its line.
+        All stages have already `read` its line.
         """
         return StageState(segment)
 

@@ -80,7 +80,7 @@ class UnscoredPairWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Features:
-    """What a translator does beyond the search. By default it does nothing."""
+    """Division of lines, text stages, and review of translations. By default there are none."""
 
     split: SplitWhen = "never"
     """Which lines are divided."""
@@ -148,7 +148,7 @@ class Translator:
         return self.engine.max_positions
 
     def provenance(self) -> ModelProvenance:
-        """Describe the model and its training data. The languages are those of `decoding.tag`."""
+        """Describe the model with the languages of `decoding.tag`, see `provenance_of`."""
         return self.provenance_of(self.config.tag)
 
     def provenance_of(self, tag: str | None) -> ModelProvenance:
@@ -204,7 +204,7 @@ class Translator:
     def encode(
         self, texts: Sequence[str], line_numbers: Sequence[int], src_tags: Sequence[list[int]]
     ) -> list[list[int]]:
-        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
+        """Return the ids of each text, after the ids of its tag (`src_tags`). Cut long texts, with a warning."""
         sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
         for text, number, ids in zip(texts, line_numbers, sources, strict=True):
             if len(ids) > limit and has_letters(text):  # others are copied

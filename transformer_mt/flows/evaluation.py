@@ -70,6 +70,7 @@ class Validator:
         self.metrics = TRAINING_METRICS + (("chrF++",) if config.validation.metric == "chrf++" else ())
         self.loss = config.loss
         self.source_ranges = list_validation_sources(config, corpus.text)
+        self.is_split_off = config.data.validation is None
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
         tags = [part.tag for part in self.source_ranges]
         self.stream = BatchStream.plain(corpus, tokenizers, config.batches.token_budget, config.seed, tags)
@@ -113,15 +114,19 @@ class Validator:
         )
 
     def score_sources(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return the mean of the scores of all sources, and the scores of each one that has a name."""
+        """Return the mean of the scores of all sources, and the scores of each one that has a name.
+
+        In a random part of the training pairs, each source counts by its pairs; otherwise all count the same.
+        """
         means: dict[str, float] = {}
         of_sources: dict[str, float] = {}
         parts = [part for part in self.source_ranges if part.first < part.end]  # all pairs may be training pairs
         for part in parts:
             rows = slice(part.first, part.end)
+            weight = (part.end - part.first) / len(self.references) if self.is_split_off else 1 / len(parts)
             for name, score in part.scorer.score(hypotheses[rows], self.references[rows], self.metrics).items():
                 key = name.lower()
-                means[key] = means.get(key, 0.0) + score.value / len(parts)
+                means[key] = means.get(key, 0.0) + weight * score.value
                 if part.name:
                     of_sources[f"{key}/{part.name}"] = score.value
         return means | of_sources

@@ -36,12 +36,12 @@ N_REPLAYED = 20_000  # training pairs of the run that are repeated, so that it f
 N_HELD_OUT = 1000  # the most pairs of a validation or test set
 N_OLD_VALIDATION = 500  # with 200, the gate refused all checkpoints of a model that lost 1.2 BLEU on 1,000 test pairs
 MIN_PAIRS = 100  # new pairs from which some are held out
-GATE, EXTENSION_GATE = 2.0, 3.0  # BLEU that the old validation pairs may lose; about 1 of it is chance
+GATE, EXTENSION_GATE = 2.0, 3.0  # BLEU that the old validation pairs may lose; about 1 BLEU of it is noise
 TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
 STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
 MIN_STEPS, MAX_STEPS = 200, 10_000
 PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
-EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which have to be learned
+EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which must be learned
 MUON_SHARE, EXTENSION_MUON_SHARE = 1 / 8, 1 / 2  # of the learning rate of a run that was trained with Muon
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
@@ -135,7 +135,7 @@ def write_fine_tuning_config(
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
     if new.validation:
-        n_copies, validation_reason = 1, "held out; a score is the mean of all sources"
+        n_copies, validation_reason = 1, "held out; scores are means over new and old pairs"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
@@ -231,8 +231,8 @@ def _write_start(
     if start.path.exists():
         start.move_aside()
     config = _add_source(old, new_source).model_copy(update={"model": extended_model.config})
-    what_tested = checkpoint.step, checkpoint.metric, checkpoint.scores
-    write_weights_run(start.path, config, extended.tokenizers, record, weights, *what_tested)
+    step, metric, scores = checkpoint.step, checkpoint.metric, checkpoint.scores
+    write_weights_run(start.path, config, extended.tokenizers, record, weights, step, metric, scores)
     n_src, n_tgt = (
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))

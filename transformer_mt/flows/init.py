@@ -226,7 +226,7 @@ MAX_WIDTH = 40  # before the reasons, unless a value is longer
 
 
 class InitialConfig(NamedTuple):
-    """What a written configuration trains on, in a few words, warnings, and advice about the corpus."""
+    """A summary of a written configuration, warnings, and advice about the corpus."""
 
     summary: str
     warnings: list[str]
@@ -391,7 +391,7 @@ def _list_held_out_sets(
         if are_exchanged(languages, src, tgt):
             raise UserError(f"--{key}: {names}: {describe_exchange(languages)}; exchange the files or columns")
         if all(path.samefile(each) for path, each in zip(train, source.files, strict=False)):
-            raise UserError(f"--{key}: {names}: is the training text; pass pairs that are not trained on")
+            raise UserError(f"--{key}: {names}: the training text cannot be held out; pass other pairs")
         keys = _list_source_keys(source, languages)
         if key == "validation":
             yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")
@@ -407,8 +407,10 @@ def _check_file(path: Path) -> None:
         raise UserError(f"{path}: its name is not UTF-8 text, so a configuration cannot contain it; rename the file")
     try:
         expand_path(str(path))
-    except ValueError as error:
-        raise UserError(f"{path}: {error}, or rename the file") from None
+    except ValueError:
+        raise UserError(
+            f"{path}: its name looks like an environment variable, which a configuration cannot contain; rename it"
+        ) from None
     if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")
 

@@ -233,7 +233,7 @@ def _read_texts(*paths: Path) -> list[list[str]]:
 
 
 def _warn_about_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
-    """Warn of translations that equal the references, of tokens instead of plain text, and of empty texts."""
+    """Warn of translations that equal the references, of tokens instead of plain text, and of empty lines."""
     for path, texts in systems.items():
         if [*texts] == [*references]:
             log(f"tmt: warning: {path}: all lines equal those of {reference}")

@@ -403,8 +403,8 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
     record_end(run, ended=stop_reason, last_step=last.step, hours=hours, scores=scores)
     if config.validation.gate and best.step == 0:
         log_rank0(
-            "validation.gate: every checkpoint lost too much, so the best one has the old weights; translate with "
-            "--checkpoint last, or train again with --restart and a higher validation.gate, or fewer steps"
+            "validation.gate: no checkpoint within the gate scores higher than the old weights, so the best one is "
+            "that of step 0; translate with --checkpoint last, or train again with --restart and a higher gate"
         )
     for name, metrics in scores["test"].items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})

@@ -138,7 +138,7 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
     from transformer_mt.tools.export.engine_choice import UnavailableError, load_converted
 
     found = None
-    reason = find_torch_reason(config, options.device, options.precision, has_others=bool(options.ensemble))
+    reason = find_torch_reason(config, options.device, options.precision, is_ensemble=bool(options.ensemble))
     if not reason:
         if options.owns_process:
             keep_freed_memory()
@@ -177,14 +177,14 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
 
 
 def make_features(options: LoadOptions) -> Features:
-    """Return what a translator does beyond the search: division of lines, stages, and the guard."""
+    """Return the division of lines, the stages, and the guard."""
     from transformer_mt.decoding.translator import Features
 
     return Features(options.split, _make_stages, _make_policy)
 
 
 def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
-    """Return a copy of the translator whose guard records faulty lines, and the `FaultReport` that it fills."""
+    """Return a copy of the translator that reports faulty lines, and the `FaultReport` that collects them."""
     from transformer_mt.tools.robustness.guard import FaultReport
 
     report = FaultReport(on_fault)
@@ -224,8 +224,8 @@ def translate_lines(
 ) -> None:
     """Translate lines, or score their targets, and write each window to the output.
 
-    The output of input that is repeatable (it can be read again) can be resumed. In an interactive session, a person
-    types the lines.
+    `is_repeatable`: the input can be read again, so that the output can be resumed. `is_interactive`: a person types
+    the lines.
     """
     progress = ProgressReport("scored" if scores_targets else "translated")
     windows = WindowTranslator(translator, output_format, scores_targets, progress)

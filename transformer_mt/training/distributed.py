@@ -28,7 +28,7 @@ from transformer_mt.system.device import is_out_of_memory
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
 POLL_SECONDS = 1.0
-RANK0_IS_DONE = "rank 0 is done"  # key of the store
+RANK0_DONE_KEY = "rank 0 is done"  # key of the store
 JOIN_POLL_SECONDS = 0.05
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the default group, such as for gradients. It ends the training if a rank hangs, or its machine loses power
@@ -94,18 +94,19 @@ class Ranks:
 
     @contextmanager
     def rank0_first(self) -> Generator[None]:
-        """Run the `with` block on rank 0, and then on the other ranks, which find its files. A training does so once.
+        """Run the `with` block on rank 0, and then on the other ranks, which find its files.
 
-        They poll the store, because rank 0 may take longer than any timeout of a collective. The store closes if the
-        machine of rank 0 fails; a `UserError` then ends them.
+        Call it once in a training, because its key stays in the store. The others poll the store, because rank 0 may
+        take longer than any timeout of a collective. The store closes if the machine of rank 0 fails; a `UserError`
+        then ends them.
         """
         if self.store is not None and not self.is_rank0:
             with translate_errors():
-                while not self.store.check([RANK0_IS_DONE]):
+                while not self.store.check([RANK0_DONE_KEY]):
                     time.sleep(POLL_SECONDS)
         yield
         if self.store is not None and self.is_rank0:
-            self.store.set(RANK0_IS_DONE, "")
+            self.store.set(RANK0_DONE_KEY, "")
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""

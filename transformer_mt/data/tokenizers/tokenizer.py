@@ -156,7 +156,7 @@ class TokenizerConfig(Section):
     sample_size: int = Field(default=2_000_000, ge=1)
     """maximum number of training pairs to learn the vocabulary from; a larger corpus is sampled at random"""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
-    """rate of BPE-dropout (bpe, byte_bpe), drawn anew in each epoch; 0: off"""
+    """rate of BPE-dropout (bpe, byte_bpe), drawn again in each epoch; 0: off"""
     source_bos: bool = False
     """start source sentences with BOS (data.max_length does not count it)"""
     file: PathName | None = None

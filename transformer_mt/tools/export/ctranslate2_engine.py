@@ -281,15 +281,15 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
             yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
 
 
-def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, has_others: bool) -> str:
+def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, is_ensemble: bool) -> str:
     """Return why PyTorch must translate, or an empty text if CTranslate2 can.
 
-    Markup and a glossary are no reason, unless CTranslate2 is required: PyTorch then does only what CTranslate2 lacks.
+    With `engine: auto`, markup and a glossary are no reason: PyTorch does only the parts that CTranslate2 lacks.
     """
     is_required = config.engine == "ctranslate2"
     if not (is_required or is_cpu(device)):
         return "PyTorch translates on this device; use --device cpu or --engine ctranslate2"
-    if has_others:
+    if is_ensemble:
         return "--ensemble: CTranslate2 translates with one model"
     if precision not in ("auto", "fp32"):
         return f"--precision {precision}: CTranslate2 computes a run in fp32"

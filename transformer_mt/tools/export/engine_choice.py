@@ -113,7 +113,7 @@ _ConvertedModel = tuple[Path, _Description]
 
 @dataclass(frozen=True)
 class _Conversion:
-    """What a model is converted from, and the folder for it."""
+    """The source of a conversion, and its folder."""
 
     run: RunFolder
     checkpoint: CheckpointInfo
@@ -173,7 +173,7 @@ class _Conversion:
     def make(self, stack: ExitStack) -> _ConvertedModel:
         """Convert the model into the run folder, or else into a temporary folder that `stack` deletes.
 
-        Raises `UnavailableError` if neither can be written.
+        Raises `UnavailableError` if the model cannot be converted or stored.
         """
         folder = self.folder
         if folder and os.access(find_existing_parent(folder), os.W_OK):
@@ -200,8 +200,8 @@ class _Conversion:
             save_model(translator, self.positions, "float32", folder)
             exported = CTranslate2Engine(folder, translator.tokenizers, self.positions)
             parity = check_parity_on_random_ids(translator, exported)
-            # An import keeps this frame alive, and so the threads of the engine. With more threads than cores, libgomp
-            # lets them sleep at each product.
+            # Free its threads now: the import above may keep this frame alive, and with more threads than cores
+            # libgomp lets them sleep at each product.
             del exported
             if self.weight_type != "float32":
                 save_model(translator, self.positions, self.weight_type, folder)

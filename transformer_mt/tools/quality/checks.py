@@ -179,6 +179,7 @@ TRAINING_CHECKS = [
         "",
         0.0,
         filter=make_filter("overlap", of="src"),
+        group="overlap",
     ),
 ]
 SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if check.name != "unrelated"]
@@ -360,7 +361,7 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 11  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 12  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

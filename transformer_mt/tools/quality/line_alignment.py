@@ -30,7 +30,7 @@ SWITCH_PENALTY = 30.0  # nats per change of state
 GROUP = 8  # lines that share a state; `_refine` then finds the exact line
 LENGTH_CORRELATION = 0.8
 MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
-UNRELATED_SCORE = -1.0  # nats a line; unrelated sentences have -3, and translated or unrelated single words -0.7
+UNRELATED_SCORE = -1.0  # nats a line, above which lines may be translations; unrelated sentences score -3, words -0.7
 MIN_UNALIGNED = 40  # lines; fewer are never called unaligned, because their lexicon is unreliable
 N_LEXICON_WINDOWS, LEXICON_WINDOW = 100, 200  # windows of consecutive lines from which the lexicon is learned
 READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
@@ -167,9 +167,9 @@ def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
 
 
 def _score_translation(read_pairs: ReadPairs, n_pairs: int) -> float:
-    """Return how probable lexicons of two halves of the first lines find it that the other half is translated.
+    """Return the mean log-likelihood ratio of a line (translated or unrelated), in nats.
 
-    This is the mean log-likelihood ratio of a line, in nats.
+    A lexicon of each half of the first lines scores the other half.
     """
     lines = [*read_pairs(0, min(n_pairs, N_LEXICON_WINDOWS * LEXICON_WINDOW))]
     ratio = 0.0

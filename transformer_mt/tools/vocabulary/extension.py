@@ -26,8 +26,8 @@ from transformer_mt.model.transformer import Transformer
 
 EXTENSIBLE_KINDS = ("bpe", "byte_bpe", "unigram")
 MIN_FREQUENCY = 2  # of a new character, and of a pair of adjacent pieces
-FIRST_SYMBOL, N_SYMBOLS = 0xF0000, 0xFFFE  # private characters, each of which stands for a piece
-NEW_BIAS = -10.0  # added to the logits of new symbols; training soon outweighs it
+FIRST_SYMBOL, N_SYMBOLS = 0xF0000, 0xFFFE  # private characters, each of which represents a piece
+NEW_BIAS = -10.0  # added to the logits of new symbols until their rows are trained
 WORD_STARTS = " ▁Ġ"  # first characters of pieces that start a word
 
 Origins = list[list[int]]
