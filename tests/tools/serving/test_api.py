@@ -163,12 +163,29 @@ def test_an_invalid_field_is_named(client: TestClient, fields: dict[str, Any], n
         (PARTS, b"q=one", 400),
         (PARTS, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\none\r\n--x', 400),
         (PARTS, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--', 400),
-        (PARTS, b"--x\r\n" * 2100 + b"--x--", 400),
+        (PARTS, b"--x\r\n" * 2001 + b"--x--", 400),
         ("", b"one", 415),
     ],
 )
 def test_a_damaged_body_is_refused(client: TestClient, content_type: str, body: bytes, status: int) -> None:
     assert_error(client.post("/translate", content=body, headers={"Content-Type": content_type}), status)
+
+
+PART = "--x\r\n{}: form-data; {}\r\n\r\n{}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "q"),
+    [("content-disposition", "name=q; size=3"), ("Name: name=z\r\nContent-Disposition", 'filename="a"; name="q"')],
+)
+def test_a_multipart_form_is_read_by_its_headers_and_whole_boundary(header: str, q: str, client: TestClient) -> None:
+    text = "one\r\n--xyz\r\ntwo"
+    fields = {q: text, 'name="source"': "en", 'name="target"': "de", 'name="q;b"': "no field of a request"}
+    empty = [("Name", f"name={n}", "") for n in range(2000 - len(fields))]
+    parts = [*((header, name, value) for name, value in fields.items()), *empty]
+    content = "".join(PART.format(*part) for part in parts) + "--x--\r\n"
+    answer = client.post("/translate", content=content.encode(), headers={"Content-Type": PARTS})
+    assert answer.json() == translate(client, text)
 
 
 def test_special_text_is_translated_as_text(client: TestClient, translator: Translator) -> None:

@@ -200,7 +200,7 @@ def _repeat(body: bytes) -> Receive:
 def _form_to_json(body: bytes, multipart: str | None) -> bytes:
     """Return the fields of a form. A field that occurs several times has a list of values.
 
-    `multipart` is the content type of a form with parts, or None.
+    `multipart`: the Content-Type header of a multipart form, or None for a URL-encoded one.
     """
     fields: dict[str, list[str]] = {}
     try:
@@ -219,16 +219,20 @@ def _form_to_json(body: bytes, multipart: str | None) -> bytes:
 
 
 def _read_parts(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    """Return names and values of the parts of a form. Raises `ValueError` for too many."""
+    """Return names and values of the parts of a form.
+
+    Raises `ValueError` for too many, and `HTTPException` for a damaged form.
+    """
     boundary = re.search(r'boundary="?([^";\s]+)', content_type, re.IGNORECASE)
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode()) if boundary else []
+    delimiter = rb"\r\n--%b(?=--|[ \t]*\r\n)"
+    parts = re.split(delimiter % re.escape(boundary[1].encode()), b"\r\n" + body) if boundary else []
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise HTTPException(400, "the form is damaged")
-    if len(parts) > MAX_FORM_FIELDS:
+        raise HTTPException(400, "the multipart form is damaged: its boundary is missing or not closed")
+    if len(parts) - 2 > MAX_FORM_FIELDS:
         raise ValueError
     fields: list[tuple[str, str]] = []
     for part in parts[1:-1]:
         head, _, value = part.decode().partition("\r\n\r\n")
-        if name := re.search(r'\bname="?([^";\r]*)', head, re.IGNORECASE):
+        if name := re.search(r'^content-disposition:.*?\bname="?((?<=")[^"]*|[^\s;]*)', head, re.I | re.M):
             fields.append((name[1], value))
     return fields
