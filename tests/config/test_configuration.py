@@ -80,6 +80,8 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("runs_dir: runs/exp_$SLURM_JOB_ID\n", "x.yaml:2: runs_dir: $SLURM_JOB_ID: "),
         ("runs_dir: $A$B\n", "x.yaml:2: runs_dir: $A: "),
         ("runs_dir: runs-${X:-y}\n", "x.yaml:2: runs_dir: ${X:-y}: "),
+        ("runs_dir: runs/exp$SLURM_JOB_ID\n", "x.yaml:2: runs_dir: $SLURM_JOB_ID: "),
+        ("runs_dir: run+$X\n", "x.yaml:2: runs_dir: $X: "),
         ("tokenizer: {file: $DATA/t.json}\n", "x.yaml:2: tokenizer.file: $DATA: "),
         ("train: {init_from: a/$RUN}\n", "x.yaml:2: train.init_from: $RUN: "),
         ("schedule: {warmup_steps: -1}\n", "x.yaml:2: schedule.warmup_steps: must be greater"),

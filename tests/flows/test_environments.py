@@ -87,7 +87,7 @@ def test_training_does_not_depend_on_home_or_locale(
 
 
 def test_paths_may_hold_any_characters(workspace: Path, tiny_run: Path) -> None:
-    place = workspace / "Läufe mit 空 $HOME 'und' \"mehr\""
+    place = workspace / "Läufe mit 空 $5 'und' \"mehr\""
     tmt(
         workspace,
         *TRAIN,

@@ -33,7 +33,7 @@ from transformer_mt.runs.folder import (
 )
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest
 from transformer_mt.system import files
-from transformer_mt.system.files import write_text
+from transformer_mt.system.files import FULL_DISK, MAX_RECORD_BYTES, write_text
 
 
 @pytest.fixture
@@ -150,6 +150,13 @@ def test_damaged_run_json_is_refused(content: bytes, run: RunFolder) -> None:
     run.metadata.write_bytes(content)
     with pytest.raises(UserError, match=r"run.json: is damaged"):
         RunFolder.open(run.path)
+
+
+def test_oversized_run_json_is_refused_without_blaming_the_disk(run: RunFolder) -> None:
+    run.metadata.write_bytes(b" " * (MAX_RECORD_BYTES + 1))
+    with pytest.raises(OSError, match="is larger than") as caught:
+        RunFolder.open(run.path)
+    assert caught.value.errno not in FULL_DISK
 
 
 class Keep(Section):

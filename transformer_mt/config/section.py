@@ -73,7 +73,7 @@ def expand_path(path: str) -> str:
     """Expand a leading `~`. Raises `ValueError` for a zero byte or an environment variable."""
     if "\0" in path:
         raise ValueError("a path cannot contain a zero byte")
-    if variable := re.search(r"(?:^|(?<=[/_.-]))\$([A-Za-z_]\w*|\{[^}/]*\})", path):
+    if variable := re.search(r"\$([A-Za-z_]\w*|\{[^}/]*\})", path):
         raise ValueError(f"{variable[0]}: environment variables are not expanded; write the path, or start it with ~/")
     return os.path.expanduser(path)  # noqa: PTH111
 
@@ -139,7 +139,7 @@ class RemovedKey(NamedTuple):
     default: str | None = None
     """The value that had no effect, as `config.yaml` writes it. Null and empty values never had one."""
     refuses_run: bool = False
-    """True if a run with another value cannot be used any more."""
+    """Refuse a run in which this key was in effect."""
 
 
 _NO_BENEFIT = "was removed, because no benefit was measured: delete this key"

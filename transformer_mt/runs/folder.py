@@ -283,12 +283,12 @@ class RunFolder:
 
         Log removed keys that were in effect and match the pattern `logged`: `decoding.*`, or `*` for all.
 
-        Raises `UserError` if the run was trained with a removed key that it cannot do without.
+        Raises `UserError` if a removed key with `refuses_run` was in effect.
         """
         tree = read_yaml(self.config)
         for path, value, removed in _drop_removed(tree.values):
             if removed.refuses_run:
-                problem = "this run was trained with a key that was removed; use tmt 0.2.0 for it, or train again"
+                problem = "this key was removed, and the run depends on it; use tmt 0.2.0 for the run, or train again"
                 raise UserError(f"{self.config}: {path}: {problem}")
             if fnmatchcase(path, logged):
                 text = json.dumps(value, ensure_ascii=False).replace('"', "")  # numbers are still text

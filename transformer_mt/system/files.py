@@ -27,7 +27,7 @@ STALE_SECONDS = 24 * 3600.0
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Values of `errno` for a full disk, and for a user who has used up the quota."""
+"""Values of `errno` for a full disk, an exhausted quota, and a file above the size limit (`ulimit -f`)."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Values of `errno` for a folder that may not be written to."""
 WAITING_SECONDS = 60.0
@@ -184,7 +184,7 @@ def temporary_folder(path: Path) -> Generator[Path]:
     """Yield a new folder beside `path`, and delete it at the end. `remove_stale_folders` does so after a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
-    try:  # before the folder is made, because a signal may arrive at once
+    try:  # inside the block, because a signal may arrive right after mkdir
         try:
             temporary.mkdir()
         except OSError as error:
@@ -257,7 +257,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
         is_larger = os.fstat(file.fileno()).st_size > max_bytes
         content = b"" if is_larger else file.read(max_bytes + 1)
     if is_larger or len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"is larger than {format_bytes(max_bytes)}; restore it, or delete it", str(path))
+        raise OSError(errno.EINVAL, f"is larger than {format_bytes(max_bytes)}; restore it, or delete it", str(path))
     return content
 
 
