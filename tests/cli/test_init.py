@@ -266,7 +266,7 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
         (("--preset", "quickstart", "--out", "link.yaml"), ("link.yaml: exists already",)),
         (("a.en", "short.de"), ("a.en has 40 lines, short.de has 39 lines",)),
         (("a.en", "blank.de"), ("a.en has 40 lines, blank.de has 42 lines", "delete")),
-        (("a.en", "a.de", "--validation", "a.en", "blank.de"), ("blank.de has 42 lines", "delete")),
+        (("a.en", "a.de", "--validation", "a.en", "blank.de"), ("--validation: ", "blank.de has 42 lines", "delete")),
         (("a.en", "a.de", "--validation", "a.en", "a.de"), ("--validation: a.en and a.de: ", "training text")),
         (("table.tsv", "--test", "table.tsv"), ("--test: table.tsv: ", "training text")),
         (("$HOME.en", "a.de"), ("$HOME.en: ", "rename")),

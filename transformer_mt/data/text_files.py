@@ -44,12 +44,17 @@ SIMILAR_NAME = 0.8  # share of equal characters from which the name of a file is
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
 
+DELETE_BLANK_LINES = "delete the blank lines at the end of the longer file"
+"""Remedy if one file has only blank lines more than the other."""
+
+
 class UnequalLengthError(UserError):
     """Files that belong together have different numbers of lines."""
 
     def __init__(self, counts: str, remedy: str) -> None:
         """`counts` names the files and their numbers of lines."""
         self.problem = f"{counts}: line N of one must belong to line N of the other"
+        self.remedy = remedy
         self._arguments = counts, remedy
         super().__init__(f"{self.problem};\n{remedy}")
 
@@ -359,7 +364,7 @@ def zip_iterators(
             counts = [number - 1 + each.total() for each in surplus]
             found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
             if not any(each[True] for each in surplus):
-                raise UserError(f"{found}: the surplus lines at the end are blank; delete them")
+                raise UnequalLengthError(found, DELETE_BLANK_LINES)
             other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
             raise UnequalLengthError(found, remedy or advise_check(str(paths[0]), str(other)))
         yield row

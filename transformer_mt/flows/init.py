@@ -14,7 +14,13 @@ from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table
-from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_regular, read_lines
+from transformer_mt.data.text_files import (
+    DELETE_BLANK_LINES,
+    UnequalLengthError,
+    advise_check,
+    check_is_regular,
+    read_lines,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.configuration import find_preset, load
@@ -262,7 +268,7 @@ def write_initial_config(
     try:
         statistics = inspect_pairs(read_source(source, found.columns, bad))
     except UnequalLengthError as error:
-        if not source.src:  # an archive
+        if not source.src or error.remedy == DELETE_BLANK_LINES:  # an archive, or nothing to repair
             raise
         raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
     bad.report()
@@ -385,7 +391,7 @@ def _list_held_out_sets(
         try:
             statistics = inspect_pairs(read_source(source, columns, BadRows()))
         except UnequalLengthError as error:
-            raise UserError(f"--{key}: {error.problem}") from None
+            raise UserError(f"--{key}: {error}") from None
         n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
         names = " and ".join(source.files)
         if are_exchanged(languages, src, tgt):
