@@ -87,13 +87,20 @@ def test_no_output_replaces_a_file_of_a_run(name: str, run_copy: Path, tmt: Tmt)
     assert (run_copy / name).read_bytes() == before
 
 
+def test_no_output_is_written_into_a_folder_of_a_run(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    for path in ("tensorboard/x", *(checkpoint / "x" for checkpoint in (run_copy / "checkpoints").iterdir())):
+        assert_user_error(tmt("translate", run_copy, "one", "--output", run_copy / path), "run; choose another name")
+    assert read_folder(run_copy) == before
+
+
 @pytest.mark.parametrize("name", ["x.en", "x.tmx", "x.json"])
-def test_a_link_to_nothing_is_named(name: str, tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_a_broken_link_is_named(name: str, tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to("nowhere")
     assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / name), f"{name}: is a link to nowhere")
 
 
-def test_text_that_the_disk_fails_to_read_is_named(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_a_read_error_names_the_file(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "x.en").symlink_to("/proc/self/mem")  # reading it is an error of input and output
     assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / "x.en"), "x.en: ", "Input/output error")
 

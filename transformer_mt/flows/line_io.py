@@ -39,7 +39,6 @@ from transformer_mt.data.text_files import (
     zip_lines,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
@@ -353,6 +352,8 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_int
 
 def check_output(path: Path | None, *inputs: Path | None, option: str = "--output") -> None:
     """Raise `UserError` for an output, named by `option`, that cannot be written, or that is one of the input files."""
+    from transformer_mt.runs.folder import RunFolder
+
     if path is None:
         return
     folder = path.absolute().parent
@@ -361,6 +362,10 @@ def check_output(path: Path | None, *inputs: Path | None, option: str = "--outpu
     for is_wrong, problem in (
         (path.is_dir(), "is a directory; pass a file"),
         (path.absolute() in run_files and run.exists(), "belongs to a run, which needs it; choose another name"),
+        (
+            any(RunFolder(each).exists() for each in folder.parents[:2]),
+            "is in a subfolder of a run; choose another name",
+        ),
         (not folder.is_dir(), f"there is no folder {folder}"),
         (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),
         (
