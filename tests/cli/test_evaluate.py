@@ -198,6 +198,10 @@ def test_options_of_runs_are_refused_for_a_file(texts: Path, tmt: Tmt) -> None:
     assert_user_error(done, ", ".join(RUN_OPTIONS))
 
 
+def test_an_option_with_its_default_value_is_accepted(texts: Path, tmt: Tmt) -> None:
+    assert tmt("evaluate", *HYP, "--checkpoint", "best").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("command", "parts"),
     [

@@ -47,7 +47,7 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
         (("translate", "RUN", "--prefix", "x.de", "one"), ("--prefix was removed; ",)),
         (("evaluate", "--hyp", "x.de", "--ref", "y.de"), ("--hyp was removed; ",)),
-        (("init", "--", "a.en", "a.de", "--out", "x.yaml"), ("--out: ", "--; ")),
+        (("init", "--", "a.en", "a.de", "--out", "x.yaml"), ("--out ", "put it before --")),
         (("translate", "RUN", "--out", "x", "one"), ("unknown option --out; did you mean --output?\n",)),
         (("translate", "RUN", "--in=x"), ("unknown option --in; did you mean --input?\n",)),
         (("translate", "RUN", "--score", "one"), ("unknown option --score; did you mean --scores?\n",)),
@@ -263,8 +263,8 @@ main(["config", "x.yaml"])
 """
 
 
-def is_answer(line: str) -> bool:
-    """Return whether a line answers a signal that arrived during a long import."""
+def is_stop_message(line: str) -> bool:
+    """Return whether a line is the message about a signal that arrived during a long import."""
     return line.startswith("tmt: stopping")
 
 
@@ -301,7 +301,7 @@ def test_an_interrupt_while_a_module_is_imported_prints_no_traceback(module: str
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         process.wait(timeout=60)  # the input stays open
         _, errors = process.communicate()
-    assert process.returncode in STATUSES and all(map(is_answer, errors.splitlines()))
+    assert process.returncode in STATUSES and all(map(is_stop_message, errors.splitlines()))
 
 
 INTERRUPTED_COMMAND = """
@@ -346,7 +346,7 @@ def test_an_interrupt_soon_after_the_start_prints_no_traceback(wait: float, tiny
     process.send_signal(signal.SIGINT)
     process.wait(timeout=60)  # the input stays open
     output, errors = process.communicate()
-    assert (process.returncode in STATUSES, output) == (True, "") and all(map(is_answer, errors.splitlines()))
+    assert (process.returncode in STATUSES, output) == (True, "") and all(map(is_stop_message, errors.splitlines()))
 
 
 @pytest.mark.slow
@@ -389,8 +389,16 @@ def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -
 )
 def test_streams_may_be_closed_or_full(redirection: str, status: int, errors: str, in_tiny: Path) -> None:
     command = f"{sys.executable} -m transformer_mt config tiny.yaml {redirection}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr[: len("tmt: standard output")]) == (status, errors)
+    assert done.stderr.count("\n") <= 1
+
+
+def test_a_current_folder_that_was_deleted_is_named(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert_user_error(tmt("translate", "RUN", "one", "--output", "x"), "current folder")
 
 
 def test_a_folder_of_temporary_files_that_is_missing_is_named(

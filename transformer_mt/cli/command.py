@@ -265,7 +265,8 @@ class CommandParser(argparse.ArgumentParser):
             if re.match("--?[A-Za-z]", argument):
                 option, _, value = argument.partition("=")
                 if option in self._option_string_actions:
-                    self.exit(2, f"{self.prog}: error: {option}: is after --; put options before it\n")
+                    remedy = "where only texts and files may be; put it before --"
+                    self.exit(2, f"{self.prog}: error: {option} is after --, {remedy}\n")
                 name = f"{command} {option}"
                 if remedy := UNSUPPORTED_OPTIONS.get(name):
                     self.exit(2, f"{self.prog}: error: there is no {option}; {remedy}\n")

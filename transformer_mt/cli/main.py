@@ -71,8 +71,8 @@ FORMER_COMMANDS = {
 """Commands of earlier versions, with what replaces them."""
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 """File name of the functions that import a module."""
-SECONDS_BETWEEN_TRIES = 0.02
-"""Time after which a signal that arrived during an import is answered, or deferred again."""
+DEFERRAL_SECONDS = 0.02
+"""Delay after which a signal that arrived during an import is handled, or deferred again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     `--debug`, before or after the command, shows the traceback of a mistake of the user too.
     """
     for stream, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, stream) is None:  # it is closed; without this, a file that is opened takes its number
+        if getattr(sys, stream) is None:  # closed; otherwise the next opened file would get its descriptor
             setattr(sys, stream, open(os.devnull, mode))  # noqa: PTH123, SIM115
     is_main_thread = threading.current_thread() is threading.main_thread()
     is_default = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
@@ -125,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if is_debugging or (is_unnamed and error.errno not in (*FULL_DISK, errno.ENOENT)):
             raise
         if is_unnamed:
-            name = "standard output, or the folder of temporary files (TMPDIR)"
+            missing = "the current folder, or the folder of temporary files (TMPDIR)"
+            name = "standard output, or another file" if error.errno in FULL_DISK else missing
         elif isinstance(error.filename, int):
             name = f"file descriptor {error.filename}"
         else:
@@ -195,13 +196,13 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
 def _raise_on_signal(number: int, frame: FrameType | None) -> None:
     """Raise an exception, so that cleanup code runs, and ignore further signals of this kind, so that it ends.
 
-    During an import it tries again later, because compiled modules replace an exception by an error of their own.
+    During an import, a timer repeats the call, because compiled modules replace the exception by their own.
     The second handler is no `SIG_IGN`, for which Python reports a signal that has arrived already.
     """
     while frame is not None:
         if frame.f_code.co_filename == IMPORT_SYSTEM:
             signal.signal(signal.SIGALRM, lambda _number, frame: _repeat_signal(number, frame))
-            signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_TRIES)
+            signal.setitimer(signal.ITIMER_REAL, DEFERRAL_SECONDS)
             return
         frame = frame.f_back
     signal.signal(number, lambda _number, _frame: None)
@@ -209,7 +210,7 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _repeat_signal(number: int, frame: FrameType | None) -> None:
-    """Call the present handler of a signal. A second signal would count as a second Ctrl-C."""
+    """Call the current handler of a signal. Sending the signal again would count as a second Ctrl-C."""
     handler = signal.getsignal(number)
     if callable(handler):
         handler(number, frame)

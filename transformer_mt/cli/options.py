@@ -224,7 +224,7 @@ class DecodingKey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(OptionGroup):
-    """Options of the search. Their names are those of keys of section `decoding`, but for `max_length`."""
+    """Options of the search. Their names are those of keys of section `decoding`, except `max_length`."""
 
     TITLE: ClassVar[str] = "search"
     DESCRIPTION: ClassVar[str | None] = (
