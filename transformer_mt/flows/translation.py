@@ -27,7 +27,6 @@ from transformer_mt.system.device import (
     is_cpu,
     keep_freed_memory,
     resolve_machine,
-    resolve_threads,
     set_waiting,
 )
 from transformer_mt.system.log import ProgressReport, log, log_rank0
@@ -80,8 +79,6 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
             the chosen engine cannot translate.
     """
     options, path = options or LoadOptions(), Path(run)
-    if options.owns_process:
-        set_waiting("auto", resolve_threads(options.threads))
     others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble
     folders = [RunFolder.open(each) for each in (path, *map(Path, others))]
     config = folders[0].read_section("decoding", DecodingConfig, logs_removed=True).with_options(decoding)
@@ -124,6 +121,7 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
     )
     if options.owns_process:
         configure_process(machine)
+        set_waiting("auto", machine.threads)
     engine, runs = load_engine(folders, options.checkpoint, machine.device, machine.precision)
     return Translator(engine, runs[0].tokenizers, config, runs, make_features(options))
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -90,6 +85,17 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(noisy:
     assert n_unfinished > 0
 
 
+def test_threads_do_not_change_translations_and_scores(noisy: Path) -> None:
+    texts = [*SENTENCES, *(" ".join(SENTENCES[n % 5 : n % 5 + n % 3 + 1]) for n in range(60))]
+    one, three = (load_translator(noisy, LoadOptions(device="cpu", threads=n)) for n in (1, 3))
+    expected, found = one.n_best(texts), three.n_best(texts)
+    assert [[each.text for each in n_best] for n_best in found] == [
+        [each.text for each in n_best] for n_best in expected
+    ]
+    for n_best, other in zip(found, expected, strict=True):
+        assert n_best[0].score == pytest.approx(other[0].score, abs=1e-4)
+
+
 def test_a_source_without_tokens_has_an_empty_translation(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = load_translator(noisy, LoadOptions(device="cpu", threads=1), engine="ctranslate2")
     encode = lambda texts: [[] if text == "x" else [5, 6] for text in texts]  # noqa: E731
@@ -150,45 +156,3 @@ def test_training_for_ctranslate2_refuses_an_unsupported_search(tmt: Tmt) -> Non
         assert_refused(done, "decoding.sample: ", "or leave out decoding.engine: ctranslate2")
     assert tmt("config", "tiny.yaml", "decoding.sample=true").returncode == 0
     assert not Path("runs/never").exists()
-
-
-# --- CTranslate2 has OpenMP threads of its own ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="LD_DEBUG is of glibc")
-def test_ctranslate2_uses_its_own_openmp_library_after_torch(tmp_path: Path) -> None:
-    """The dynamic linker reports to which library it binds each symbol."""
-    code = "import torch; from transformer_mt.tools.export import ctranslate2_engine as s; s.import_ctranslate2()"
-    environment = {"LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": str(tmp_path / "log"), "LD_BIND_NOW": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | environment)
-    lines = [line for log in tmp_path.iterdir() for line in log.read_text(errors="replace").splitlines()]
-    bound = {
-        line.partition(" to ")[2].split()[0]
-        for line in lines
-        if "/libctranslate2" in line and "`GOMP_parallel'" in line
-    }
-    assert len(bound) == 1
-    assert "ctranslate2.libs" in bound.pop()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not shutil.which("cc"), reason="needs glibc and a compiler")
-def test_ctranslate2_shares_a_preloaded_allocator(tmp_path: Path) -> None:
-    """Otherwise it would free memory with another allocator than the one that allocated it."""
-    (tmp_path / "own.c").write_text(
-        "#include <stddef.h>\nvoid *__libc_malloc(size_t n);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
-    )
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "own.so", tmp_path / "own.c"], check=True)
-    code = (
-        "import os, sys; flags = []; sys.setdlopenflags = flags.append;"
-        "from transformer_mt.tools.export.ctranslate2_engine import import_ctranslate2; import_ctranslate2();"
-        "print(len(flags))"
-    )
-    counts = [
-        subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ | extra
-        ).stdout.strip()
-        for extra in ({}, {"LD_PRELOAD": str(tmp_path / "own.so")})
-    ]
-    assert counts == ["2", "0"]

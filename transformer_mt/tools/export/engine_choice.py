@@ -200,9 +200,6 @@ class _Conversion:
             save_model(translator, self.positions, "float32", folder)
             exported = CTranslate2Engine(folder, translator.tokenizers, self.positions)
             parity = check_parity_on_random_ids(translator, exported)
-            # Free its threads now: the import above may keep this frame alive, and with more threads than cores
-            # libgomp lets them sleep at each product.
-            del exported
             if self.weight_type != "float32":
                 save_model(translator, self.positions, self.weight_type, folder)
         except (UserError, RuntimeError, ValueError) as error:
