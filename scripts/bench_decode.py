@@ -142,7 +142,8 @@ class Library:
         engine, self.config = self.translator.engine, self.translator.config
         assert isinstance(engine, CTranslate2Engine)
         self.engine = engine
-        ids = self.translator.encode(texts, range(len(texts)))
+        ((tag, _),) = self.translator.tag_ids([self.config.tag])
+        ids = self.translator.encode(texts, range(len(texts)), len(texts) * [tag])
         self.sources = {text: [engine.src_vocabulary[i] for i in one] for text, one in zip(texts, ids, strict=True)}
         self.results: list[Any] = []
 

@@ -148,12 +148,12 @@ def test_logits_are_those_of_transformers(imported: Imported) -> None:
     bias = torch.zeros(model.lm_head.out_features) if model.lm_head.bias is None else model.lm_head.bias.detach()
     n_excluded = int((bias + getattr(model, "final_logits_bias", 0.0) < -500).sum())
     assert len({rows[i] for i in kept}) == model.lm_head.out_features - n_excluded
-    tgt_tag = tokenizers.tag_ids(imported.tag)[1]
+    src_tag, tgt_tag = tokenizers.tag_ids(imported.tag)
     generator = torch.Generator().manual_seed(1)
     for text, _ in load_pairs("test")[:20]:
         tgt = [kept[int(i)] for i in torch.randint(len(kept), (9,), generator=generator)]
         tgt = [i for i in tgt if i < tokenizers.tgt.pad_id]
-        batch = collate_pairs(translator.encode([text], [1], [imported.tag]), [tgt_tag + tgt], tokenizers)
+        batch = collate_pairs(translator.encode([text], [1], [src_tag]), [tgt_tag + tgt], tokenizers)
         start = model.config.decoder_start_token_id
         decoder_ids = torch.tensor([[start, *imported.first, *(rows[i] for i in tgt)]])
         with torch.no_grad():
@@ -390,8 +390,8 @@ def test_pruned_model_has_the_same_pieces_and_logits(name: str, tmp_path: Path, 
     assert {*"".join(tgt for _, tgt in pairs)} & {*entries} <= {*fewer}
     batches = []
     for each in (full, small):
-        sources, targets = each.encode([src for src, _ in pairs], range(12), 12 * [tag]), each.tokenizers.tgt
-        first = each.tokenizers.tag_ids(tag)[1]
+        src_tag, first = each.tokenizers.tag_ids(tag)
+        sources, targets = each.encode([src for src, _ in pairs], range(12), 12 * [src_tag]), each.tokenizers.tgt
         encoded = [first + ids for ids in targets.encode([tgt for _, tgt in pairs])]
         batches.append(collate_pairs(sources, encoded, each.tokenizers))
     assert [columns[i] for i in batches[1].tgt_in.flatten()] == batches[0].tgt_in.flatten().tolist()
