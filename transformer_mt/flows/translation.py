@@ -56,7 +56,7 @@ class LoadOptions:
     ensemble: str | Path | Sequence[str | Path] = ()
     """Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings apply."""
     few_texts: bool = False
-    """Translate only a few texts: precision auto is fp32 on a CPU, where bf16 needs large batches."""
+    """Translate only a few texts: all threads share one, and precision auto is fp32 on a CPU."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences (auto, long, always or never)."""
     owns_process: bool = False
@@ -150,6 +150,7 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
                 device,
                 options.threads,
                 lambda checkpoint: _load_torch([run], config, replace(on_cpu, checkpoint=checkpoint)),
+                few_texts=options.few_texts,
             )
         except UnavailableError as error:
             reason = str(error)

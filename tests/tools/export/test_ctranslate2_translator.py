@@ -11,6 +11,7 @@ import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain
 
 from transformer_mt import LoadOptions, load_translator
+from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.flows.export import export_weights
 from transformer_mt.runs import checkpoints
@@ -85,15 +86,18 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(noisy:
     assert n_unfinished > 0
 
 
-def test_threads_do_not_change_translations_and_scores(noisy: Path) -> None:
+def test_threads_do_not_change_translations_and_scores(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*SENTENCES, *(" ".join(SENTENCES[n % 5 : n % 5 + n % 3 + 1]) for n in range(60))]
-    one, three = (load_translator(noisy, LoadOptions(device="cpu", threads=n)) for n in (1, 3))
-    expected, found = one.n_best(texts), three.n_best(texts)
-    assert [[each.text for each in n_best] for n_best in found] == [
-        [each.text for each in n_best] for n_best in expected
-    ]
-    for n_best, other in zip(found, expected, strict=True):
-        assert n_best[0].score == pytest.approx(other[0].score, abs=1e-4)
+
+    def translate(options: LoadOptions) -> list[Translation]:
+        return [best for best, *_ in load_translator(noisy, options, engine="ctranslate2").n_best(texts)]
+
+    expected = translate(LoadOptions(threads=1))
+    monkeypatch.setattr("transformer_mt.tools.export.engine_choice.MIN_SHARED_WIDTH", 1)
+    for few_texts in (False, True):
+        found = translate(LoadOptions(threads=3, few_texts=few_texts))
+        assert [best.text for best in found] == [best.text for best in expected]
+        assert [best.score for best in found] == pytest.approx([best.score for best in expected], abs=1e-4)
 
 
 def test_a_source_without_tokens_has_an_empty_translation(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 CACHE, MANIFEST = "ctranslate2", "cache.json"
+MIN_SHARED_WIDTH = 512  # from which several threads translate a single sentence faster than one, in float32
 
 LoadTorch = Callable[[str], "Translator"]
 """Loads a checkpoint of a run in fp32 on a CPU."""
@@ -67,7 +68,14 @@ class UnavailableError(Exception):
 
 
 def load_converted(
-    run: RunFolder, checkpoint: str, config: DecodingConfig, device: str, threads: int | str, load_torch: LoadTorch
+    run: RunFolder,
+    checkpoint: str,
+    config: DecodingConfig,
+    device: str,
+    threads: int | str,
+    load_torch: LoadTorch,
+    *,
+    few_texts: bool = False,
 ) -> tuple[CTranslate2Engine, LoadedRun]:
     """Load the converted model of a checkpoint, and make it before if needed. Log the engine.
 
@@ -79,13 +87,16 @@ def load_converted(
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
     tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
     conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
+    is_wide = run.read_section("model", ModelConfig).d_model >= MIN_SHARED_WIDTH and not config.is_quantized
     found = conversion.read(conversion.folder)
     with ExitStack() as stack:
         folder, description = found or conversion.make(stack)
         if description.problem:
             raise UnavailableError(description.problem)
         try:
-            engine = CTranslate2Engine(folder, tokenizers, description.positions, device, threads)
+            engine = CTranslate2Engine(
+                folder, tokenizers, description.positions, device, threads, shares_batches=few_texts and is_wide
+            )
         except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
             raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
     made = "" if found else f", converted {info.path.name} in {time.perf_counter() - start:.1f} s"
