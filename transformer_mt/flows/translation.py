@@ -56,7 +56,7 @@ class LoadOptions:
     ensemble: str | Path | Sequence[str | Path] = ()
     """Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings apply."""
     few_texts: bool = False
-    """Translate only a few texts: all threads share one, and precision auto is fp32 on a CPU."""
+    """Few texts on a CPU: precision auto is fp32, and threads share the sentences of a wide model in CTranslate2."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences (auto, long, always or never)."""
     owns_process: bool = False
@@ -121,7 +121,8 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
     )
     if options.owns_process:
         configure_process(machine)
-        set_waiting("auto", machine.threads)
+        if machine.device.type == "cpu":
+            set_waiting("auto", machine.threads)
     engine, runs = load_engine(folders, options.checkpoint, machine.device, machine.precision)
     return Translator(engine, runs[0].tokenizers, config, runs, make_features(options))
 

@@ -327,7 +327,7 @@ def _find_c_function(name: str) -> Callable[..., int] | None:
 
 # --- waiting of threads -----------------------------------------------------------------------------------------------
 
-# torch and CTranslate2 divide each product among threads of GNU OpenMP (libgomp). A thread that is done spins, because
+# torch divides each product among threads of GNU OpenMP (libgomp). A thread that is done spins, because
 # most products take less time than waking a sleeping thread. But if other programs use the cores, it spins while the
 # thread that it waits for has no core, and a training can become twelve times slower.
 #

@@ -11,7 +11,7 @@ import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain
 
 from transformer_mt import LoadOptions, load_translator
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.errors import UserError
 from transformer_mt.flows.export import export_weights
 from transformer_mt.runs import checkpoints
@@ -86,18 +86,23 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(noisy:
     assert n_unfinished > 0
 
 
-def test_threads_do_not_change_translations_and_scores(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [*SENTENCES, *(" ".join(SENTENCES[n % 5 : n % 5 + n % 3 + 1]) for n in range(60))]
+def test_threads_do_not_change_translations_and_scores(noisy: Path) -> None:
+    translator = load_translator(noisy, engine="ctranslate2")
+    (folder,) = (noisy / "ctranslate2").iterdir()
+    sources = translator.tokenizers.src.encode([*SENTENCES, *(" ".join(SENTENCES[: n % 5 + 1]) for n in range(60))])
 
-    def translate(options: LoadOptions) -> list[Translation]:
-        return [best for best, *_ in load_translator(noisy, options, engine="ctranslate2").n_best(texts)]
+    def search(threads: int, *, shares_batches: bool) -> list[list[Hypothesis]]:
+        positions = translator.max_positions
+        engine = CTranslate2Engine(
+            folder, translator.tokenizers, positions, threads=threads, shares_batches=shares_batches
+        )
+        return engine.search(sources, translator.config)
 
-    expected = translate(LoadOptions(threads=1))
-    monkeypatch.setattr("transformer_mt.tools.export.engine_choice.MIN_SHARED_WIDTH", 1)
-    for few_texts in (False, True):
-        found = translate(LoadOptions(threads=3, few_texts=few_texts))
-        assert [best.text for best in found] == [best.text for best in expected]
-        assert [best.score for best in found] == pytest.approx([best.score for best in expected], abs=1e-4)
+    expected = search(1, shares_batches=False)
+    for shares_batches in (False, True):
+        found = search(3, shares_batches=shares_batches)
+        assert [best.ids for best, *_ in found] == [best.ids for best, *_ in expected]
+        assert [best.score for best, *_ in found] == pytest.approx([best.score for best, *_ in expected], abs=1e-4)
 
 
 def test_a_source_without_tokens_has_an_empty_translation(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 8192  # largest position table of models without learned positions
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
-CPU_BATCH_TOKENS = 4096  # source tokens times beam size that CTranslate2 searches at once on a CPU, as its cache allows
+CPU_BATCH_TOKENS = 2048  # source tokens times beam size of a batch on a CPU, as its cache allows
+MIN_BATCH_TOKENS, PARALLEL_BATCH_TOKENS = 512, 8192  # of a batch, and of all parallel ones, which limits the memory
 
 
 def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -128,7 +129,7 @@ class CTranslate2Engine:
     ) -> list[list[float]]:
         """Return the log-probability of each token of given translations, including EOS."""
         tokens = [[self.tgt_vocabulary[i] for i in ids] for ids in targets]
-        size = self._batch_size([len(ids) for ids in targets], batch_tokens)
+        size = self._batch_size([len(ids) for ids in sources], batch_tokens)
         results = self.library.score_batch(
             self._source_tokens(sources), tokens, max_input_length=0, max_batch_size=size, batch_type="tokens"
         )
@@ -169,7 +170,8 @@ class CTranslate2Engine:
         self, sources: list[list[int]], tgt_tags: Sequence[int] | None, config: DecodingConfig, limit: int, n: int
     ) -> list[list[Hypothesis]]:
         """Search until `n` hypotheses of each sentence have ended. Return up to `n` hypotheses."""
-        size = self._batch_size([len(ids) for ids in sources], CPU_BATCH_TOKENS // config.beam)
+        limit_per_thread = max(MIN_BATCH_TOKENS, min(CPU_BATCH_TOKENS, PARALLEL_BATCH_TOKENS // self.n_parallel))
+        size = self._batch_size([len(ids) for ids in sources], limit_per_thread // config.beam)
         results = self.library.translate_batch(
             self._source_tokens(sources),
             [[self.tgt_vocabulary[tag]] for tag in tgt_tags] if tgt_tags else None,
@@ -187,7 +189,10 @@ class CTranslate2Engine:
         return [[self._hypothesis(tokens) for tokens in result.hypotheses] for result in results]
 
     def _batch_size(self, lengths: Sequence[int], limit: int) -> int:
-        """Return the tokens of a batch: at most `limit`, and few enough for all parallel batches. 0: one batch."""
+        """Return the maximum tokens of a batch: `limit`, or fewer, so that each thread gets a batch.
+
+        It is at least the longest sentence. On a GPU, return 0 (no limit).
+        """
         if self.library.device != "cpu":
             return 0
         return max(1, min(limit, -(-sum(lengths) // self.n_parallel)), *lengths)

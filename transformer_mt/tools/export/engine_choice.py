@@ -16,6 +16,7 @@ Importing this module imports neither torch nor CTranslate2.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 CACHE, MANIFEST = "ctranslate2", "cache.json"
-MIN_SHARED_WIDTH = 512  # from which several threads translate a single sentence faster than one, in float32
+MIN_SHARED_WIDTH = 512  # d_model from which several threads translate a single sentence faster than one, in float32
 
 LoadTorch = Callable[[str], "Translator"]
 """Loads a checkpoint of a run in fp32 on a CPU."""
@@ -88,6 +89,7 @@ def load_converted(
     tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
     conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
     is_wide = run.read_section("model", ModelConfig).d_model >= MIN_SHARED_WIDTH and not config.is_quantized
+    shares_batches = few_texts and is_wide and "torch" not in sys.modules  # it would count the threads of both
     found = conversion.read(conversion.folder)
     with ExitStack() as stack:
         folder, description = found or conversion.make(stack)
@@ -95,7 +97,7 @@ def load_converted(
             raise UnavailableError(description.problem)
         try:
             engine = CTranslate2Engine(
-                folder, tokenizers, description.positions, device, threads, shares_batches=few_texts and is_wide
+                folder, tokenizers, description.positions, device, threads, shares_batches=shares_batches
             )
         except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
             raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
