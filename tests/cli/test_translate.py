@@ -94,6 +94,15 @@ def test_no_output_is_written_into_a_folder_of_a_run(run_copy: Path, tmt: Tmt) -
     assert read_folder(run_copy) == before
 
 
+@pytest.mark.parametrize("parent", ["..", "../.."])
+def test_an_output_beside_a_run_is_written_from_inside_it(
+    parent: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_copy)
+    assert_succeeded(tmt("translate", ".", "one", "--output", f"{parent}/out.de"))
+    assert (run_copy / parent / "out.de").exists()
+
+
 @pytest.mark.parametrize("name", ["x.en", "x.tmx", "x.json"])
 def test_a_broken_link_is_named(name: str, tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to("nowhere")

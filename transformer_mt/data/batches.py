@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def n_labels(self) -> int | None:
-        """Return the number of labels without padding, or None to compute those of padding, too."""
+        """Return the number of labels without padding. None: compute logits of padding too, so that sizes are fixed."""
         return self.n_tgt
 
     @property

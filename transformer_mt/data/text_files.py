@@ -45,7 +45,7 @@ MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
 
 DELETE_BLANK_LINES = "delete the blank lines at the end of the longer file"
-"""Remedy if one file has only blank lines more than the other."""
+"""Remedy if all surplus lines of the longer file are blank."""
 
 
 class UnequalLengthError(UserError):

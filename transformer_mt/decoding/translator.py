@@ -148,11 +148,11 @@ class Translator:
         return self.engine.max_positions
 
     def provenance(self) -> ModelProvenance:
-        """Describe the model with the languages of `decoding.tag`, see `provenance_of`."""
+        """Describe the model and its training data, with the languages of `decoding.tag`."""
         return self.provenance_of(self.config.tag)
 
     def provenance_of(self, tag: str | None) -> ModelProvenance:
-        """Describe the model and its training data. The languages are those of a tag."""
+        """Describe the model and its training data, with the languages of a tag."""
         if not self.runs:
             return UNKNOWN_MODEL
         return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.precision)

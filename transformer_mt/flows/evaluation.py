@@ -114,9 +114,9 @@ class Validator:
         )
 
     def score_sources(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return the mean of the scores of all sources, and the scores of each one that has a name.
+        """Return the mean of the sources' scores, and the scores of each named source.
 
-        In a random part of the training pairs, each source counts by its pairs; otherwise all count the same.
+        Sources of `data.validation` have equal weight. Those of split-off training pairs are weighted by their size.
         """
         means: dict[str, float] = {}
         of_sources: dict[str, float] = {}

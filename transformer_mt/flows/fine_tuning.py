@@ -34,7 +34,7 @@ from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
 N_REPLAYED = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
 N_HELD_OUT = 1000  # the most pairs of a validation or test set
-N_OLD_VALIDATION = 500  # with 200, the gate refused all checkpoints of a model that lost 1.2 BLEU on 1,000 test pairs
+N_OLD_VALIDATION = 500  # of each source; with 200, the gate refused models that lost 1.2 BLEU on 1,000 test pairs
 MIN_PAIRS = 100  # new pairs from which some are held out
 GATE, EXTENSION_GATE = 2.0, 3.0  # BLEU that the old validation pairs may lose; about 1 BLEU of it is noise
 TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
@@ -45,6 +45,7 @@ EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which m
 MUON_SHARE, EXTENSION_MUON_SHARE = 1 / 8, 1 / 2  # of the learning rate of a run that was trained with Muon
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
+VOCABULARY_PARTS = ("embeddings", "output", "output_bias")  # of the model, with a row for each symbol
 START = "start"  # run folder with the extended vocabulary
 TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
@@ -135,7 +136,7 @@ def write_fine_tuning_config(
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
     if new.validation:
-        n_copies, validation_reason = 1, "held out; scores are means over new and old pairs"
+        n_copies, validation_reason = 1, "held out; a score is the mean over the sources"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
@@ -299,7 +300,7 @@ def _sample_known_pairs(old: Config) -> Splits:
     """
     data = old.data
     train = _sample("train", load_split(old, "train"), data, data.train_sources, N_REPLAYED)
-    n_held_out = N_OLD_VALIDATION if data.test else 2 * N_OLD_VALIDATION
+    n_held_out = N_OLD_VALIDATION * len(data.validation_sources) * (1 if data.test else 2)
     validation = _sample("valid", load_split(old, "validation"), data, data.validation_sources, n_held_out)
     test = [
         part._replace(name=f"{OLD}-{name}")
@@ -365,12 +366,14 @@ def _choose_settings(
     if keeps_muon:
         peak = old.schedule.peak * (EXTENSION_MUON_SHARE if is_extended else MUON_SHARE)
     gate = {part.name: EXTENSION_GATE if is_extended else GATE for part in known.validation}
+    freeze = tuple(part for part in old.model.freeze if not is_extended or part not in VOCABULARY_PARTS)
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
         Setting("data", "temperature", 1.0, ""),
         Setting(
             "model", "output_bias", old.model.output_bias or is_extended, "low for new symbols until they are trained"
         ),
+        Setting("model", "freeze", freeze, "without parts that new symbols train"),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),

@@ -415,7 +415,7 @@ def _check_file(path: Path) -> None:
         expand_path(str(path))
     except ValueError:
         raise UserError(
-            f"{path}: its name looks like an environment variable, which a configuration cannot contain; rename it"
+            f"{path}: contains $NAME, which a configuration refuses as an environment variable; rename file or folder"
         ) from None
     if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")

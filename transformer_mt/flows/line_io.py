@@ -356,12 +356,12 @@ def check_output(path: Path | None, *inputs: Path | None, option: str = "--outpu
 
     if path is None:
         return
-    folder = path.absolute().parent
+    folder = path.parent.resolve()
     run = RunFolder(folder)
     run_files = (run.config, run.tokenizer, run.metrics, run.metadata, run.readme)
     for is_wrong, problem in (
         (path.is_dir(), "is a directory; pass a file"),
-        (path.absolute() in run_files and run.exists(), "belongs to a run, which needs it; choose another name"),
+        (folder / path.name in run_files and run.exists(), "belongs to a run, which needs it; choose another name"),
         (
             any(RunFolder(each).exists() for each in folder.parents[:2]),
             "is in a subfolder of a run; choose another name",

@@ -41,7 +41,7 @@ class PackedBatch(Batch):
 
     @property
     def n_labels(self) -> int | None:
-        """Return the number of labels, or None after `pad`, which makes the sizes independent of the sentences."""
+        """Return the number of labels, or None after `pad`, because CUDA graphs need fixed sizes."""
         return None if self.is_padded else self.n_tgt
 
     @property
