@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.decoding.segment import Item, Role, Segment
+from transformer_mt.decoding.segments import Item, Role, Segment
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import Segment
 from transformer_mt.decoding.translator import Translator
 
 HOSTILE = "one \x1b]0;owned\x07 \x9b2J \u202eevil\u202c two"

@@ -18,9 +18,8 @@ from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, WordAlignment
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import BREAK, Segment
 
-BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 _PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
 _FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
 

@@ -40,8 +40,7 @@ from transformer_mt.decoding.review import (
     find_segment_faults,
     review,
 )
-from transformer_mt.decoding.segment import Segment
-from transformer_mt.decoding.sentence_splitting import LineDivider
+from transformer_mt.decoding.segments import LineDivider, Segment
 from transformer_mt.decoding.text_stages import (
     CaseStage,
     MakeStages,

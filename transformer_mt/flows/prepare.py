@@ -25,7 +25,7 @@ from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_settings
-from transformer_mt.decoding.sentence_splitting import split_sentences
+from transformer_mt.decoding.segments import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import load_tokenizers

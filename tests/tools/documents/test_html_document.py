@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import Segment
 
 FRAGMENTS = (
     "<!--", "-->", "--!>", "->", "<!-->", "<!", "<?", "</", "<a ", "<b", "</a", "</p ", "<p>", " b=", "=", '"', "'",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import Segment
 
 FRAGMENTS = (
     "*", "**", "_", "`", "~~", "[", "](url)", "]", "![", "<b>", "</b>", "<http://x.y>", "\\", "\\*", "&amp;", "&copy;",

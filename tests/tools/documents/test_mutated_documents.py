@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import Segment
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
 from transformer_mt.tools.documents.formats import parse_document
 from transformer_mt.tools.markup.placement import place_elements, remove_elements

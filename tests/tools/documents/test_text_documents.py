@@ -13,7 +13,7 @@ import pytest
 from document_helpers import fill, identity, parse, sources, upper
 
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.decoding.segment import Segment
+from transformer_mt.decoding.segments import Segment
 from transformer_mt.tools.documents.document import DocumentError
 from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from document_helpers import has_elements_of
 
-from transformer_mt.decoding.segment import Role, Segment
+from transformer_mt.decoding.segments import Role, Segment
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import Span, mark
 from transformer_mt.tools.markup.placement import arrange_spaces

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tmx import INLINE_MARKUP, find_code
-from transformer_mt.decoding.segment import Role
+from transformer_mt.decoding.segments import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
-from transformer_mt.decoding.segment import Element, Role, Segment
+from transformer_mt.decoding.segments import Element, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
 from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags
 from transformer_mt.tools.markup.protection import find_branches, find_messages

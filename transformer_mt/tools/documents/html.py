@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from transformer_mt.decoding.segment import Role
+from transformer_mt.decoding.segments import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentOptions,

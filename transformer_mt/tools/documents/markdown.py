@@ -14,7 +14,7 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as MarkdownToken
 
-from transformer_mt.decoding.segment import Role
+from transformer_mt.decoding.segments import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentOptions,

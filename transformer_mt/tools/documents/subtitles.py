@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from transformer_mt.decoding.segment import Role
+from transformer_mt.decoding.segments import Role
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,

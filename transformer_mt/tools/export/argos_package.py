@@ -20,7 +20,7 @@ import numpy as np
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.sentence_splitting import BEFORE_NUMBERS, NOT_FINAL, rule_language
+from transformer_mt.decoding.segments import BEFORE_NUMBERS, NOT_FINAL, rule_language
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from transformer_mt.decoding.segment import Element, Item, Role, Segment
+from transformer_mt.decoding.segments import Element, Item, Role, Segment
 
 
 @dataclass(frozen=True)

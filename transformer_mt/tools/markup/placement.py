@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import regex
 
-from transformer_mt.decoding.segment import Item, Role, Segment
+from transformer_mt.decoding.segments import Item, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED
 
 _WORD = re.compile(r"\S+")
