@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.segments import split_long_sentences, split_sentences
-from transformer_mt.decoding.text_stages import find_spaces_before
+from transformer_mt.decoding.segments import find_spaces_before, split_long_sentences, split_sentences
 
 # `|` marks the expected splits. Ambiguous places are not split: "4. Good." may be a list item.
 CASES = {

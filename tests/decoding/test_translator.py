@@ -19,8 +19,8 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis, batch_by_length
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.text_stages import CaseStage, Translation
+from transformer_mt.decoding.segments import Segment, Translation
+from transformer_mt.decoding.text_stages import CaseStage
 from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,

@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 from helpers import wait_until
 
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import (
     Format,

@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 
 from transformer_mt.choices import SynthesisDirection
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows.synthesize import TranslatedLine, translate_window, write_pairs
 

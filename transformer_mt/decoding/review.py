@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.segments import CountTokens, Segment
-from transformer_mt.decoding.text_stages import Translation, join_translations
+from transformer_mt.decoding.segments import CountTokens, Segment, Translation, join_translations
 
 MAX_ROUNDS = 3
 DecodingChanges = Mapping[str, object]

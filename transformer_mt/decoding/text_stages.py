@@ -1,139 +1,20 @@
-"""Translations of segments, and the stages that change segments before and after the search.
+"""Text stages: they change segments before the search, and their translations after it.
 
-A line of input becomes a `Segment`. A line that is long for the model is divided into parts, which are segments too,
-and the translations of the parts are joined. A `TextStage` prepares a segment for the model, and finishes its
-translation; `CaseStage` restores letter case.
+A `TextStage` prepares a segment for the model, and finishes its translation; `CaseStage` restores letter case.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 
 from transformer_mt.data import letter_case
-from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, WordAlignment
-from transformer_mt.decoding.segments import BREAK, Segment
-
-_PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
-_FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a text."""
-
-    content: Segment
-    score: float  # natural logarithm of its probability
-    tokens: list[str]
-    token_scores: list[float]  # of each token, and of EOS if it was found
-    finished: bool  # False: cut at the maximum length
-    alignment: WordAlignment | None = None  # None unless it was requested
-
-    @cached_property
-    def text(self) -> str:
-        """The translation with its elements: `content.surface`, not `content.text`."""
-        return self.content.surface
-
-    @property
-    def score_per_token(self) -> float:
-        """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
-        return self.score / max(1, len(self.token_scores))
-
-
-def join_n_best(
-    source: Segment, parts: Sequence[Segment], n_best_lists: Sequence[Sequence[Translation]], language: str
-) -> list[Translation]:
-    """Return the n-best list of a line from those of its parts, in a target language.
-
-    The k-th translation joins the k-th best of each part, or its last if it has fewer. Tabs at the start and end of the
-    line are kept, like those inside it.
-    """
-    if len(parts) == 1 and parts[0] is source:
-        joined = [*n_best_lists[0]]
-    else:
-        ranks = range(max(map(len, n_best_lists)))
-        rows = ([n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists] for rank in ranks)
-        joined = [join_translations(source, parts, row, language) for row in rows]
-    surface = source.surface
-    n_start = surface[: len(surface) - len(surface.lstrip())].count("\t")
-    n_end = surface[len(surface.rstrip()) :].count("\t") if surface.strip() else 0
-    if not n_start + n_end:
-        return joined
-    return [replace(each, content=each.content.strip().pad("\t" * n_start, "\t" * n_end)) for each in joined]
-
-
-def join_translations(
-    source: Segment, parts: Sequence[Segment], translations: Sequence[Translation], language: str
-) -> Translation:
-    """Return the translation of a segment from those of its parts, in a target language."""
-    sources = [part.surface for part in parts]
-    spaces = find_spaces_before(sources, [each.text for each in translations], language)
-    targets = [space + each.text for space, each in zip(spaces, translations, strict=True)]
-    return Translation(
-        source.join([(space, each.content) for space, each in zip(spaces, translations, strict=True)]),
-        score=sum(each.score for each in translations),
-        tokens=[token for each in translations for token in each.tokens],
-        token_scores=[score for each in translations for score in each.token_scores],
-        finished=all(each.finished for each in translations),
-        alignment=join_alignments([each.alignment for each in translations], sources, targets),
-    )
-
-
-def find_spaces_before(parts: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Return the white space before each translation: the white space that precedes its source part.
-
-    After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
-    translation adds none, and between copied parts the white space stays as it is.
-    """
-    has_spaces = primary_language(language or "") not in ("zh", "ja")
-    copied = [False, *(part.strip() == text for part, text in zip(parts, translations, strict=True))]
-    spaces: list[str] = []
-    has_text = False  # a translation before is not empty
-    for i, (before, translation) in enumerate(zip(["", *parts], translations, strict=False)):
-        is_kept = copied[i] and copied[i + 1]
-        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES)
-        space = space or " " * (before[-1:] > _FIRST_UNSPACED and not is_kept)
-        spaces.append(space if translation and has_text and (has_spaces or is_kept or BREAK.search(space)) else "")
-        has_text |= bool(translation)
-    return spaces
-
-
-def join_alignments(
-    parts: Sequence[WordAlignment | None], sources: Sequence[str], targets: Sequence[str]
-) -> WordAlignment | None:
-    """Return the alignment of the joined texts; None if a part has none."""
-    joined: WordAlignment = []
-    offsets = iterate_word_offsets(sources), iterate_word_offsets(targets)
-    for part, first_src, first_tgt in zip(parts, *offsets, strict=True):
-        if part is None:
-            return None
-        joined += [(first_src + source, first_tgt + target) for source, target in part]
-    return [*dict.fromkeys(joined)]  # a word of two parts may be aligned twice
-
-
-def iterate_word_offsets(texts: Iterable[str]) -> Iterator[int]:
-    """Yield the index of each text's first word in the joined text.
-
-    A text that follows another without white space continues its last word, as in Chinese.
-    """
-    count, ends_in_word = 0, False
-    for text in texts:
-        words = text.split()
-        if words and ends_in_word and not text[0].isspace():
-            count -= 1
-        yield count
-        count += len(words)
-        if text:
-            ends_in_word = not text[-1].isspace()
-
-
-# --- stages -----------------------------------------------------------------------------------------------------------
+from transformer_mt.decoding.interface import Constraint
+from transformer_mt.decoding.segments import Segment, Translation
 
 
 class StageState:

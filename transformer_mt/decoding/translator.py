@@ -40,15 +40,8 @@ from transformer_mt.decoding.review import (
     find_segment_faults,
     review,
 )
-from transformer_mt.decoding.segments import LineDivider, Segment
-from transformer_mt.decoding.text_stages import (
-    CaseStage,
-    MakeStages,
-    PreparedText,
-    TextStage,
-    Translation,
-    join_n_best,
-)
+from transformer_mt.decoding.segments import LineDivider, Segment, Translation, join_n_best
+from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 

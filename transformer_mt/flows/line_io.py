@@ -43,7 +43,7 @@ from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.text_stages import Translation
+    from transformer_mt.decoding.segments import Translation
 
 WINDOW_LINES = 1000  # lines in memory at a time
 CHUNK_BYTES = 1 << 16  # the capacity of a Linux pipe

@@ -12,7 +12,7 @@ from document_helpers import has_elements_of
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.segments import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.protection import Protector

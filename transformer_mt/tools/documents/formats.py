@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.data.text_files import find_structure, remove_compressed_suffix
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import BOM, Document, DocumentError, DocumentOptions, decode
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from transformer_mt.decoding.segments import Segment
-from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 WINDOW_SECONDS = 0.003  # in which a line waits for others
