@@ -271,7 +271,8 @@ def make_translator(
     from transformer_mt.data.sources import load_pairs
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.decoding.engine import TorchEngine
-    from transformer_mt.decoding.translator import Features, Translator
+    from transformer_mt.decoding.features import Features
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.markup.stages import make_stages
     from transformer_mt.training.loss import compute_losses
     from transformer_mt.training.optimizers import make_optimizers

@@ -17,9 +17,10 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
+from transformer_mt.decoding.features import Features
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
-from transformer_mt.decoding.translator import Features, Translator
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer

@@ -12,8 +12,9 @@ import torch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_words, target_word_indices
+from transformer_mt.decoding.features import Features
 from transformer_mt.decoding.interface import Hypothesis
-from transformer_mt.decoding.translator import Features, Translator
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.tools.export import ctranslate2_export

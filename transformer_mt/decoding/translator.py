@@ -17,11 +17,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from transformer_mt.choices import SplitWhen
 from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.features import (
+    CaseStage,
+    DecodingChanges,
+    Fault,
+    Features,
+    Job,
+    PreparedText,
+    TextStage,
+    find_segment_faults,
+    review,
+)
 from transformer_mt.decoding.interface import (
     UNKNOWN_MODEL,
     Engine,
@@ -31,17 +41,7 @@ from transformer_mt.decoding.interface import (
     WordAlignment,
     batch_by_length,
 )
-from transformer_mt.decoding.review import (
-    DecodingChanges,
-    Fault,
-    Job,
-    OnFault,
-    ReviewPolicy,
-    find_segment_faults,
-    review,
-)
 from transformer_mt.decoding.segments import LineDivider, Segment, Translation, join_n_best
-from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 
@@ -68,20 +68,6 @@ class TruncatedSourceWarning(UserWarning):
 
 class UnscoredPairWarning(UserWarning):
     """A pair to be scored was longer than the model can read."""
-
-
-@dataclass(frozen=True)
-class Features:
-    """Division of lines, text stages, and review of translations. By default there are none."""
-
-    split: SplitWhen = "never"
-    """Which lines are divided."""
-    make_stages: MakeStages | None = None
-    """Makes the stages for options that need some, such as a glossary."""
-    make_policy: Callable[[ModelProvenance, DecodingConfig], ReviewPolicy | None] | None = None
-    """Makes the policy that reviews translations, if the options ask for one."""
-    on_fault: OnFault | None = None
-    """Is called for each line with a fault, after the review."""
 
 
 class Translator:

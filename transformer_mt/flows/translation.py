@@ -33,10 +33,9 @@ from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
     from transformer_mt.decoding.engine import TorchEngine
+    from transformer_mt.decoding.features import Features, OnFault, ReviewPolicy, TextStage
     from transformer_mt.decoding.interface import LoadedRun, ModelProvenance
-    from transformer_mt.decoding.review import OnFault, ReviewPolicy
-    from transformer_mt.decoding.text_stages import TextStage
-    from transformer_mt.decoding.translator import Features, Translator
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.robustness.guard import FaultReport
 
@@ -178,7 +177,7 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
 
 def make_features(options: LoadOptions) -> Features:
     """Return the division of lines, the stages, and the guard."""
-    from transformer_mt.decoding.translator import Features
+    from transformer_mt.decoding.features import Features
 
     return Features(options.split, _make_stages, _make_policy)
 

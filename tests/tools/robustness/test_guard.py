@@ -13,9 +13,9 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.features import Fault, Features
 from transformer_mt.decoding.interface import Hypothesis, ModelProvenance
-from transformer_mt.decoding.review import Fault
-from transformer_mt.decoding.translator import Features, Translator
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.runs.records import Percentiles, TrainingLengths
 from transformer_mt.tools.robustness.guard import LOOP, FaultReport, Guard
 

@@ -19,8 +19,8 @@ import regex
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.features import DecodingChanges, Fault, OnFault, Piece
 from transformer_mt.decoding.interface import ModelProvenance
-from transformer_mt.decoding.review import DecodingChanges, Fault, OnFault, Piece
 from transformer_mt.decoding.segments import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
