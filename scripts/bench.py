@@ -44,8 +44,7 @@ from bench_baseline import (
 from common import positive_int, read_resident_bytes, run_script
 
 from transformer_mt.config.yaml_files import render_yaml
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.tokenizers import trainers

@@ -31,8 +31,7 @@ import torch
 from bench_baseline import model_flops, synchronise
 from torch import Tensor
 
-from transformer_mt.data.batch_plan import BucketedBatches
-from transformer_mt.data.batches import Batch
+from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import make_inference_model, prepare_for_inference
 from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, MinLength, beam_candidates, beam_search

@@ -266,8 +266,7 @@ def make_translator(
     make_model: Callable[..., Transformer], make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[..., Translator]:
     """`make_translator(**decoding)` has a briefly trained model, so translations differ and some are cut."""
-    from transformer_mt.data.batch_plan import StreamPosition
-    from transformer_mt.data.batches import BatchStream
+    from transformer_mt.data.batches import BatchStream, StreamPosition
     from transformer_mt.data.sources import load_pairs
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.decoding.engine import TorchEngine

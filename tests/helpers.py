@@ -52,8 +52,7 @@ def plain_torch() -> Generator[None]:
 
 def make_modified_stream(corpus: EncodedCorpus, modifier: BatchModifier) -> BatchStream:
     """Return the stream of the modified batches of a corpus."""
-    from transformer_mt.data.batch_plan import BatchPlan
-    from transformer_mt.data.batches import BatchReader, BatchStream
+    from transformer_mt.data.batches import BatchPlan, BatchReader, BatchStream
 
     reader = BatchReader(corpus, modifier.tokenizers)
     read_lengths = partial(reader.read_lengths, growth=modifier.measure_growth(reader))

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream, collate_sources
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition, collate_sources
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.data.batch_plan import (
+from transformer_mt.data.batches import (
+    Batch,
     BatchPlan,
+    BatchReader,
+    BatchStream,
     Mixture,
     PlannedBatch,
     StreamPosition,
     make_mixture,
 )
-from transformer_mt.data.batches import Batch, BatchReader, BatchStream
 from transformer_mt.data.corpus import Shard
 from transformer_mt.data.data_config import DataConfig, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus, Lengths, Rows

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from helpers import make_modified_stream
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
+from transformer_mt.data.batches import Batch, BatchModifier, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.letter_case import (
     is_title_case,

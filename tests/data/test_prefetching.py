@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers import make_modified_stream
 
-from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import (
     PREFETCHED_STEPS,
     Batch,
@@ -18,6 +17,7 @@ from transformer_mt.data.batches import (
     BatchStream,
     Prefetcher,
     StepBatches,
+    StreamPosition,
 )
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

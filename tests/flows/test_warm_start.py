@@ -16,8 +16,7 @@ import torch
 from helpers import load_plain
 
 from transformer_mt import Translator
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus

@@ -12,8 +12,7 @@ import pytest
 import torch
 from helpers import assert_succeeded
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.flows.resolve import can_pack
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.packing import PackedMask, Packing

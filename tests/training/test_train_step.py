@@ -14,8 +14,7 @@ from helpers import Tmt, assert_succeeded
 from pydantic import ValidationError
 from torch import Tensor
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints

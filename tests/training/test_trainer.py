@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import StreamPosition
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer

@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.data.batch_plan import BucketedBatches
-from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
+from transformer_mt.data.batches import Batch, BucketedBatches, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (

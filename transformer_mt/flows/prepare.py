@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.batch_plan import BatchPlan, make_mixture
-from transformer_mt.data.batches import BatchModifier, BatchReader, BatchStream
+from transformer_mt.data.batches import BatchModifier, BatchPlan, BatchReader, BatchStream, make_mixture
 from transformer_mt.data.corpus import ParallelCorpus, choose_evenly, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus

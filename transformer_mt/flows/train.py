@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from transformer_mt.config.yaml_files import render_yaml
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches
+from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches, StreamPosition
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator

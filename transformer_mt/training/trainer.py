@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from pydantic import TypeAdapter
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Prefetcher
+from transformer_mt.data.batches import Prefetcher, StreamPosition
 from transformer_mt.errors import DivergedError, Interrupted
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State

@@ -16,8 +16,7 @@ import torch
 from helpers import make_modified_stream
 from tokenizers import models
 
-from transformer_mt.data.batch_plan import StreamPosition
-from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
+from transformer_mt.data.batches import Batch, BatchModifier, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
