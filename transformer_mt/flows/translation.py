@@ -32,7 +32,6 @@ from transformer_mt.system.device import (
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
-    from transformer_mt.decoding.engine import TorchEngine
     from transformer_mt.decoding.features import Features, OnFault, ReviewPolicy, TextStage
     from transformer_mt.decoding.interface import LoadedRun, ModelProvenance
     from transformer_mt.decoding.translator import Translator
@@ -132,24 +131,33 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
     if config.engine == "torch" or not (is_required or is_cpu(options.device) or config.is_quantized):
         return None
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.tools.export.ctranslate2_engine import CombinedEngine, find_torch_reason
-    from transformer_mt.tools.export.engine_choice import UnavailableError, load_converted
+    from transformer_mt.tools.export.ctranslate2_engine import (
+        CombinedEngine,
+        UnavailableError,
+        find_torch_reason,
+        load_converted,
+    )
 
     found = None
     reason = find_torch_reason(config, options.device, options.precision, is_ensemble=bool(options.ensemble))
     if not reason:
         if options.owns_process:
             keep_freed_memory()
-        device = options.device if is_required else "cpu"
-        on_cpu = replace(options, device="cpu", precision="fp32")
+
+        def convert(loaded: LoadedRun, n_positions: int, quantization: str, folder: Path) -> str:
+            from transformer_mt.tools.export import ctranslate2_export
+
+            translator = _load_same_weights(loaded, config, replace(options, device="cpu", precision="fp32"))
+            return ctranslate2_export.convert(translator, n_positions, quantization, folder)
+
         try:
             found = load_converted(
                 run,
                 options.checkpoint,
                 config,
-                device,
+                options.device if is_required else "cpu",
                 options.threads,
-                lambda checkpoint: _load_torch([run], config, replace(on_cpu, checkpoint=checkpoint)),
+                convert,
                 few_texts=options.few_texts,
             )
         except UnavailableError as error:
@@ -163,16 +171,16 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
         return None
     engine, loaded = found
     if not is_required:
-        engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options))
+        engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options).torch_engine)
     return Translator(engine, loaded.tokenizers, config, [loaded], make_features(options))
 
 
-def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadOptions) -> TorchEngine:
-    """Load a checkpoint with PyTorch that CTranslate2 has loaded. Raises `UserError` if it was replaced or deleted."""
+def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadOptions) -> Translator:
+    """Load a checkpoint with PyTorch. Raises `UserError` if it was replaced or deleted since it was described."""
     translator = _load_torch([loaded.folder], config, replace(options, checkpoint=str(loaded.step)))
     if translator.runs[0].weights_hash != loaded.weights_hash:
         raise UserError(f"{loaded.folder.path}: a running training replaced step {loaded.step:,}; repeat the command")
-    return translator.torch_engine
+    return translator
 
 
 def make_features(options: LoadOptions) -> Features:

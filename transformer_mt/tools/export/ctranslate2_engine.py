@@ -1,4 +1,4 @@
-"""Translation with CTranslate2, of a converted run.
+"""Translation of runs with CTranslate2: the engine, what it supports, and the converted models.
 
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
@@ -14,20 +14,41 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from transformer_mt import __version__
 from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis
+from transformer_mt.decoding.interface import Constraint, Hypothesis, LoadedRun
 from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system.device import is_cpu, resolve_threads
-from transformer_mt.system.files import read_bytes
+from transformer_mt.system.files import (
+    build_cached_folder,
+    delete_folder,
+    find_existing_parent,
+    find_link_out,
+    read_bytes,
+    remove_stale_folders,
+)
+from transformer_mt.system.log import log_rank0
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
@@ -36,6 +57,15 @@ MAX_POSITIONS = 8192  # largest position table of models without learned positio
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
 CPU_BATCH_TOKENS = 2048  # source tokens times beam size of a batch on a CPU, as its cache allows
 MIN_BATCH_TOKENS, PARALLEL_BATCH_TOKENS = 512, 8192  # of a batch, and of all parallel ones, which limits the memory
+MIN_SHARED_WIDTH = 512  # d_model from which several threads translate a single sentence faster than one, in float32
+CACHE, MANIFEST = "ctranslate2", "cache.json"
+
+
+def import_ctranslate2() -> Any:
+    """Import CTranslate2, and return the module, which is only partly typed."""
+    import ctranslate2
+
+    return ctranslate2
 
 
 def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -338,11 +368,172 @@ def find_length_limits(model: ModelConfig, config: DecodingConfig, tokenizers: T
     return positions, min(config.max_source_length, positions - controls)
 
 
-# --- import -----------------------------------------------------------------------------------------------------------
+# --- converted models of runs -----------------------------------------------------------------------------------------
+
+Convert = Callable[[LoadedRun, int, str, Path], str]
+"""Writes the model of a checkpoint into a folder, for a number of positions and with a type of weights. Returns how its
+scores differ from those of PyTorch, if by more than rounding. Raises `UserError` if it cannot be converted."""
 
 
-def import_ctranslate2() -> Any:
-    """Import CTranslate2, and return the module, which is only partly typed."""
-    import ctranslate2
+class UnavailableError(Exception):
+    """CTranslate2 cannot translate. The message is the reason."""
 
-    return ctranslate2
+
+def load_converted(
+    run: RunFolder,
+    checkpoint: str,
+    config: DecodingConfig,
+    device: str,
+    threads: int | str,
+    convert: Convert,
+    *,
+    few_texts: bool = False,
+) -> tuple[CTranslate2Engine, LoadedRun]:
+    """Load the converted model of a checkpoint, and make it before if needed. Log the engine.
+
+    Raises `UnavailableError` if CTranslate2 cannot translate.
+    """
+    check_device(device)
+    start = time.perf_counter()
+    info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
+    tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
+    loaded = LoadedRun.make(run, tokenizers, info)
+    conversion = _Conversion.plan(loaded, info, config, convert)
+    is_wide = run.read_section("model", ModelConfig).d_model >= MIN_SHARED_WIDTH and not config.is_quantized
+    shares_batches = few_texts and is_wide and "torch" not in sys.modules  # it would count the threads of both
+    found = conversion.read(conversion.folder)
+    with ExitStack() as stack:
+        folder, description = found or conversion.make(stack)
+        if description.problem:
+            raise UnavailableError(description.problem)
+        try:
+            engine = CTranslate2Engine(
+                folder, tokenizers, description.positions, device, threads, shares_batches=shares_batches
+            )
+        except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
+            raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
+    made = "" if found else f", converted {info.path.name} in {time.perf_counter() - start:.1f} s"
+    quantization = f", {config.quantization}" if config.is_quantized else ""
+    log_rank0(f"tmt: engine {engine.name}{quantization}{made}")
+    return engine, loaded
+
+
+class _Description(BaseModel):
+    """The content of `cache.json`."""
+
+    model_config = ConfigDict(strict=True)
+
+    made_from: dict[str, str]
+    positions: PositiveInt
+    problem: str  # why PyTorch must translate; empty if both engines agree
+
+
+_ConvertedModel = tuple[Path, _Description]
+"""A folder with a converted model, and the content of its `cache.json`."""
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """The source of a conversion, and its folder.
+
+    RUN/ctranslate2/step-000500/
+      model.bin  config.json  *vocabulary.json   read by CTranslate2
+      cache.json                                 what the model was made from, and checksums
+
+    The folder holds the model of the checkpoint with this step. One with quantized weights is in a folder such as
+    step-000500.int8. The model of a read-only run, or of one with a link out of this folder, is not kept. A model is
+    made again unless its files are unchanged, and the weights, the tokenizers, the settings of the model and the
+    versions are the same.
+    """
+
+    loaded: LoadedRun
+    checkpoint: CheckpointInfo
+    made_from: dict[str, str]
+    positions: int
+    convert: Convert
+
+    @classmethod
+    def plan(
+        cls, loaded: LoadedRun, checkpoint: CheckpointInfo, config: DecodingConfig, convert: Convert
+    ) -> _Conversion:
+        """Describe the conversion of a checkpoint. Raises `UnavailableError` if a length limit is too high for it."""
+        run = loaded.folder
+        model = run.read_section("model", ModelConfig)
+        positions, _ = find_length_limits(model, config, loaded.tokenizers)
+        if model.max_sequence_length is None and positions == MAX_POSITIONS:
+            raise UnavailableError(f"decoding allows {MAX_POSITIONS:,} tokens or more, too many for CTranslate2")
+        made_from = {
+            "weights": checkpoint.files[WEIGHTS].sha256,
+            "tokenizers": sha256(read_bytes(run.tokenizer, MAX_TOKENIZER_BYTES)).hexdigest(),
+            "model": sha256(model.model_dump_json().encode()).hexdigest(),
+            "weight_type": config.weight_type,
+            "versions": f"transformer-mt {__version__}, ctranslate2 {import_ctranslate2().__version__}",
+        }
+        return cls(loaded, checkpoint, made_from, positions, convert)
+
+    @property
+    def weight_type(self) -> str:
+        return self.made_from["weight_type"]
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder for the model in the run, or None if a link leads out of the run."""
+        in_run = self.loaded.folder.path / CACHE
+        suffix = "" if self.weight_type == "float32" else f".{self.weight_type}"
+        is_linked = in_run.is_symlink() or find_link_out(in_run)
+        return None if is_linked else in_run / f"{self.checkpoint.path.name}{suffix}"
+
+    def read(self, folder: Path | None) -> _ConvertedModel | None:
+        """Return the model in a folder; None if it is missing, damaged, or of another model."""
+        if folder is None:
+            return None
+        path = folder / MANIFEST
+        try:
+            found = _Description.model_validate_json(read_bytes(path))
+            if found.made_from != self.made_from or found.positions < self.positions:
+                return None
+            verify_manifest(path, trusts_old_files=True)
+        except (OSError, ValueError, CorruptFileError):
+            return None
+        return folder, found
+
+    def make(self, stack: ExitStack) -> _ConvertedModel:
+        """Convert the model into the run folder, or else into a temporary folder that `stack` deletes.
+
+        Raises `UnavailableError` if the model cannot be converted or stored.
+        """
+        folder = self.folder
+        if folder and os.access(find_existing_parent(folder), os.W_OK):
+            with suppress(OSError, UserError):  # the disk is full, or read-only
+                build_cached_folder(folder, self._fill, lambda: self.read(folder) is not None)
+                self._delete_old(folder.parent)
+        if found := self.read(folder):
+            return found
+        try:
+            temporary = Path(stack.enter_context(TemporaryDirectory()))
+            return temporary, self._fill(temporary)
+        except OSError as error:
+            raise UnavailableError(f"the converted model cannot be stored: {error}") from None
+
+    def _fill(self, folder: Path) -> _Description:
+        """Write the converted model to an empty folder, or why it must not be used."""
+        try:
+            problem = self.convert(self.loaded, self.positions, self.weight_type, folder)
+        except (UserError, RuntimeError, ValueError) as error:
+            raise UnavailableError(f"{self.checkpoint.path} cannot be converted: {error}") from None
+        if problem:
+            problem = f"converted, {self.checkpoint.path} computes something else ({problem})"
+            for file in folder.iterdir():
+                file.unlink()
+        description = _Description(made_from=self.made_from, positions=self.positions, problem=problem)
+        write_manifest(folder / MANIFEST, description.model_dump())
+        return description
+
+    def _delete_old(self, folder: Path) -> None:
+        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
+        kept = {checkpoint.name for checkpoint in self.loaded.folder.list_checkpoint_folders().values()}
+        for model in folder.glob("step-*"):
+            if model.name.partition(".")[0] not in kept:
+                with suppress(OSError):  # another process deletes it
+                    delete_folder(model)
+        remove_stale_folders(folder)

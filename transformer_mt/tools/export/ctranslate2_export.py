@@ -38,7 +38,13 @@ from transformer_mt.tools.export.ctranslate2_engine import (
     import_ctranslate2,
     list_vocabulary,
 )
-from transformer_mt.tools.export.exported_folder import check_parity, describe_parity, write_metadata, write_texts
+from transformer_mt.tools.export.exported_folder import (
+    check_parity,
+    check_parity_on_random_ids,
+    describe_parity,
+    write_metadata,
+    write_texts,
+)
 
 Spec = Any  # the specifications of CTranslate2 are only partly typed
 
@@ -58,6 +64,18 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
         write_texts(folder, translator, SCRIPT)
         write_metadata(folder, translator, ["ctranslate2"], quantization, parity)
     return describe_parity(parity, quantization)
+
+
+def convert(translator: Translator, n_positions: int, quantization: str, folder: Path) -> str:
+    """Write only the model. Return how its scores of random sources differ, if by more than rounding in float32.
+
+    `translator` holds one model in fp32 on the CPU.
+    """
+    save_model(translator, n_positions, "float32", folder)
+    parity = check_parity_on_random_ids(translator, CTranslate2Engine(folder, translator.tokenizers, n_positions))
+    if quantization != "float32":
+        save_model(translator, n_positions, quantization, folder)
+    return "" if parity.has_close_scores else str(parity)
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
