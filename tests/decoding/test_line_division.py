@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.decoding.interface import WordAlignment
-from transformer_mt.decoding.segments import LineDivider, Segment, Translation, iterate_word_offsets, join_n_best
+from transformer_mt.decoding.segments import (
+    LineDivider,
+    Segment,
+    Translation,
+    WordAlignment,
+    iterate_word_offsets,
+    join_n_best,
+)
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 

@@ -25,13 +25,7 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch, BucketedBatches, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import (
-    Constraint,
-    Hypothesis,
-    LoadedRun,
-    WordAlignment,
-    batch_by_length,
-)
+from transformer_mt.decoding.interface import Constraint, Hypothesis, LoadedRun, batch_by_length
 from transformer_mt.decoding.search import (
     BeamState,
     DecoderCache,
@@ -40,6 +34,7 @@ from transformer_mt.decoding.search import (
     beam_search,
     make_processors,
 )
+from transformer_mt.decoding.segments import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel

@@ -21,10 +21,6 @@ from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, Trai
 if TYPE_CHECKING:
     from torch import Tensor
 
-WordAlignment = list[tuple[int, int]]
-"""Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
-words."""
-
 MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
 
 

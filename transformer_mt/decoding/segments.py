@@ -22,7 +22,6 @@ from itertools import accumulate, pairwise
 from transformer_mt.choices import SplitWhen
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
-from transformer_mt.decoding.interface import WordAlignment
 
 BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 
@@ -451,7 +450,11 @@ class LineDivider:
         return ["".join(group) for group in groups]
 
 
-# --- translations of parts --------------------------------------------------------------------------------------------
+# --- translations, and their joining ----------------------------------------------------------------------------------
+
+WordAlignment = list[tuple[int, int]]
+"""Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
+words."""
 
 _PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
 _FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them

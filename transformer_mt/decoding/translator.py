@@ -38,10 +38,9 @@ from transformer_mt.decoding.interface import (
     Hypothesis,
     LoadedRun,
     ModelProvenance,
-    WordAlignment,
     batch_by_length,
 )
-from transformer_mt.decoding.segments import LineDivider, Segment, Translation, join_n_best
+from transformer_mt.decoding.segments import LineDivider, Segment, Translation, WordAlignment, join_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 
