@@ -217,7 +217,7 @@ class Training:
 def outcome(run: RunFolder) -> dict[str, Any]:
     """Return the results of a run, without timings."""
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
-    record = run.read_metadata()
+    record = run.read_record().to_json()
     return {
         "checkpoints": {str(info.step): checkpoint(info) for info in run.list_checkpoints()},
         "metrics": [without_timings(json.loads(line)) for line in lines],

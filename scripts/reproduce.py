@@ -24,10 +24,10 @@ only, so that no choice depends on the test set. The changes:
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from common import positive_int, run_script
 from paper_bleu import LANGUAGES
@@ -182,8 +182,8 @@ def screening_rows(systems: Sequence[Sequence[SystemRun]]) -> Iterator[str]:
 
 def parameters_and_hours(works: Sequence[SystemRun]) -> tuple[float, list[float]]:
     """Return the number of parameters in millions, and the hours of each seed."""
-    records: list[dict[str, Any]] = [work.run.read_metadata() for work in works]
-    return records[0]["parameters"] / 1e6, [record["hours"] for record in records]
+    records = [work.run.read_record() for work in works]
+    return records[0].parameters / 1e6, [record.hours or math.nan for record in records]
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def tiny_plan(tiny: Path, scratch: Path) -> Plan:
 
 def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_tiny: Path) -> None:
     run = RunFolder(tiny_run)
-    assert tiny_plan.parameters == run.read_metadata()["parameters"]
+    assert tiny_plan.parameters == run.read_record().parameters
     assert (tiny_plan.steps, tiny_plan.n_validations, tiny_plan.n_checkpoints) == (12, 3, 3)
     assert tiny_plan.n_pairs == 50
     log = (in_tiny / "train.log").read_text(encoding="utf-8")

@@ -195,7 +195,7 @@ def test_resuming_from_an_unreadable_checkpoint_deletes_nothing(run_copy: Path, 
     before = read_folder(run_copy / "checkpoints"), read_metrics(run_copy)
     assert_user_error(tmt(*TRAIN, "--checkpoint", "8"), "step-000008/training.pt: ")
     assert (read_folder(run_copy / "checkpoints"), read_metrics(run_copy)) == before
-    assert RunFolder(run_copy).read_metadata()["ended"]
+    assert RunFolder(run_copy).read_record().ended
 
 
 def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> None:

@@ -161,7 +161,7 @@ def test_new_pairs_are_learned_and_scored_beside_the_old_ones(german_run: str, t
     done = tmt("train", "--config", "tuned.yaml", "schedule.peak=0.003")
     assert_succeeded(done)
     run = RunFolder(Path("runs/tuned"))
-    record = run.read_metadata()
+    record = run.read_record().to_json()
     scores = record["test"]
     assert scores["new"]["bleu"]["value"] > 90 and scores["old"]["bleu"]["value"] > 60
     table = "\n".join(record["before_and_after"])
@@ -266,7 +266,7 @@ def test_a_language_is_added_and_the_old_one_translates_as_before(
     before = assert_succeeded(tmt("translate", "runs/pieces", *text))
     assert assert_succeeded(tmt("translate", "both-data/start", *text)) == before
     assert_succeeded(tmt("train", "--config", "both.yaml"))
-    scores = RunFolder(Path("runs/both")).read_metadata()["test"]
+    scores = RunFolder(Path("runs/both")).read_record().to_json()["test"]
     assert scores["new"]["bleu"]["value"] > 40 and scores["old"]["bleu"]["value"] > 40  # of unseen sentences
 
 

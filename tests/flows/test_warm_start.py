@@ -26,7 +26,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.folder import RunFolder, write_metadata
+from transformer_mt.runs.folder import RunFolder, write_record
 from transformer_mt.training.loss import explicit_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -96,7 +96,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     assert run.tokenizer.read_bytes() == old.tokenizer.read_bytes()
     digest = hashlib.sha256((best.path / "model.safetensors").read_bytes()).hexdigest()
     provenance = {"path": "runs/tiny", "step": best.step, "sha256": digest}
-    assert run.read_metadata()["provenance"]["init_from"] == provenance
+    assert run.read_record().to_json()["provenance"]["init_from"] == provenance
     assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
     (adam,) = torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
     assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a new optimizer
@@ -105,7 +105,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")
     assert run_of(again).find_checkpoint("last").step == 2
     assert "starting from" not in again.stderr
-    assert run.read_metadata()["provenance"]["init_from"] == provenance
+    assert run.read_record().to_json()["provenance"]["init_from"] == provenance
 
 
 def test_frozen_parts_keep_the_weights_of_the_other_run(workspace: Path, tmt: Tmt) -> None:
@@ -216,14 +216,14 @@ def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:
 def test_warm_start_refuses_validation_pairs_that_the_other_run_was_trained_on(workspace: Path) -> None:
     """Trap 34."""
     warm_start = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
-    record = warm_start.run.read_metadata()
+    record = warm_start.run.read_record().to_json()
     text = record["sha256"]["train"]
     warm_start.check_validation_split({"train": text})
     with pytest.warns(match=r"runs/tiny .* data\.validation"):
         warm_start.check_validation_split({"train": "another-rest-seed1-5"})
     with pytest.raises(UserError, match=r"runs/tiny: .*validation pairs"):
         warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
-    write_metadata(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    write_record(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
     warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
     with pytest.raises(UserError, match=r"data\.validation_size"):
         warm_start.check_validation_split({"train": f"{text}-rest-seed2-5"})

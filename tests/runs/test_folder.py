@@ -118,7 +118,7 @@ def test_move_aside_renames_the_run_with_all_its_files(run: RunFolder) -> None:
     assert aside.parent == run.path.parent
     assert aside.name.startswith("run.")
     assert names(aside) == [".lock", "config.yaml", "run.json"]
-    assert RunFolder.open(aside).read_metadata() == {**RUN_RECORD, "format": FORMAT}
+    assert RunFolder.open(aside).read_record().to_json() == {**RUN_RECORD, "format": FORMAT}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

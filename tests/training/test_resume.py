@@ -98,9 +98,9 @@ def uninterrupted(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_resumed_run_equals_an_uninterrupted_one(first: int, text: Path, uninterrupted: Path, tmp_path: Path) -> None:
     """The first part ends inside an epoch (1), at a validation (4), or between two log entries (7)."""
     pipeline.train(make_config(text, tmp_path, max_steps=first))
-    hours = RunFolder(tmp_path / "run").read_metadata()["hours"]
+    hours = RunFolder(tmp_path / "run").read_record().to_json()["hours"]
     pipeline.train(make_config(text, tmp_path))
-    assert RunFolder(tmp_path / "run").read_metadata()["hours"] > hours > 0
+    assert RunFolder(tmp_path / "run").read_record().to_json()["hours"] > hours > 0
     found, expected = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (tmp_path, uninterrupted))
     ours, theirs = (each["checkpoints"][str(STEPS)] for each in (found, expected))
     # the end of the first part is validated, which the uninterrupted run does not do at that step
@@ -281,7 +281,7 @@ def test_resume_deletes_checkpoints_that_a_killed_run_left_undeleted(
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """Raise `Killed` at one of four moments of `finish`."""
-    write, record, recorded = folder.write_metadata, MetricsLogger.log_scalars, list[str]()
+    write, record, recorded = folder.write_record, MetricsLogger.log_scalars, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -297,7 +297,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         recorded.extend(tests[:1])
         record(self, step, scalars)
 
-    patch.setattr(folder, "write_metadata", killed_write)
+    patch.setattr(folder, "write_record", killed_write)
     patch.setattr(MetricsLogger, "log_scalars", killed_record)
 
 

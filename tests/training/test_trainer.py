@@ -102,10 +102,10 @@ def test_divergence_ends_the_run_with_the_command_that_resumes_before_it(here, t
     assert taken[-1] == (8, 2e-3)
     is_poisoned[0] = False
     run = RunFolder(here / "runs" / "tiny")
-    assert "the gradient was not finite for 3 steps in a row" in run.read_metadata()["failed"]
+    assert "the gradient was not finite for 3 steps in a row" in run.read_record().failed
     done = tmt(*command.split()[1:])
     assert (done.returncode, "resuming after step 4" in done.stderr) == (0, True), done.stderr
-    assert "failed" not in run.read_metadata() and "failed" not in run.readme.read_text(encoding="utf-8")
+    assert not run.read_record().failed and "failed" not in run.readme.read_text(encoding="utf-8")
 
 
 def test_divergence_in_the_last_steps_is_noticed(here, tmt, poison) -> None:

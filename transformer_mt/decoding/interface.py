@@ -16,7 +16,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, TrainingLengths
+from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, TrainingLengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class LoadedRun(NamedTuple):
     def make(cls, folder: RunFolder, tokenizers: TokenizerPair, checkpoint: CheckpointInfo) -> LoadedRun:
         """Describe a checkpoint that is loaded. Raises `UserError` if section `data` is damaged."""
         data = folder.read_section("data", DataConfig)
-        lengths = RunRecord.model_validate(folder.read_metadata()).lengths
+        lengths = folder.read_record().lengths
         return cls(folder, data, tokenizers, checkpoint.step, shorten_weights_hash(checkpoint), lengths)
 
 

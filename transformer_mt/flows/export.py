@@ -26,7 +26,7 @@ from transformer_mt.flows.run_overview import render_readme
 from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import TEST_KEYS, RunFolder, write_metadata
+from transformer_mt.runs.folder import TEST_KEYS, RunFolder, write_record
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints
 from transformer_mt.system import files
 from transformer_mt.system.device import configure_process, resolve_machine
@@ -50,10 +50,11 @@ def write_weights_run(
         run = RunFolder(folder)
         files.write_text(run.config, render_yaml(config))
         tokenizers.save(run.tokenizer)
-        write_metadata(run, record)
+        write_record(run, record)
         info = CheckpointInfo(run.locate_checkpoint(step), step, metric, scores)
         checkpoints.write(info, weights, None)
-        files.write_text(run.readme, render_readme(RunFolder(output), config, record, info if scores else None))
+        best = info if scores else None
+        files.write_text(run.readme, render_readme(RunFolder(output), config, run.read_record(), best))
 
 
 def make_record(source: RunFolder, what: str, steps: list[int], *, is_changed: bool = False) -> dict[str, Any]:
@@ -61,8 +62,9 @@ def make_record(source: RunFolder, what: str, steps: list[int], *, is_changed: b
 
     Test scores are kept only if `steps` is exactly the tested step, and the weights are unchanged.
     """
-    record = source.read_metadata()
-    if is_changed or steps != [record.get("tested", {}).get("step")]:
+    found = source.read_record()
+    record = found.to_json()
+    if is_changed or steps != [found.tested.step]:
         record = {key: value for key, value in record.items() if key not in TEST_KEYS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {**record, "exported": {"what": what, "steps": steps, "run": str(source.path), "created": created}}
@@ -128,7 +130,7 @@ def _validate(run: RunFolder, config: Config, model: Transformer, tokenizers: To
         pairs = load_split(config, "validation")
     except UserError as error:
         raise UserError(f"export: cannot read the validation pairs to score the mean:\n{error}") from None
-    if pairs.fingerprint != run.read_metadata()["sha256"]["validation"]:
+    if pairs.fingerprint != run.read_record().sha256.get("validation"):
         raise UserError(f"export: the validation pairs of {run.path} have changed since its training; restore them")
     corpus = encode_validation(config, pairs, tokenizers)
     machine = resolve_machine("auto", config.precision, "auto")

@@ -27,7 +27,7 @@ def make_report(run: RunFolder, checkpoint: str, translator: Translator) -> tupl
 
 def _read_sets(run: RunFolder, config: Config, warn: Warn) -> list[EvaluationSet]:
     """Return the test sets of a run, or the validation set if there are none. Warn of unreadable ones."""
-    known, sets = run.read_metadata()["sha256"], list[EvaluationSet]()
+    known, sets = run.read_record().sha256, list[EvaluationSet]()
     for name in (*config.data.test, "validation"):
         if name not in known or (name == "validation" and sets):
             continue
@@ -40,19 +40,18 @@ def _read_sets(run: RunFolder, config: Config, warn: Warn) -> list[EvaluationSet
 
 def _describe_run(folder: RunFolder, config: Config, checkpoint: str) -> ReportedRun:
     """Return the facts about a run. Raises `UserError` if the checkpoint does not exist."""
-    record, info = folder.read_metadata(), folder.find_checkpoint(checkpoint)
-    provenance = record["provenance"]
-    warm_start = provenance.get("init_from")
-    processes = f", {record['processes']} processes" if record.get("processes", 1) > 1 else ""
+    record, info = folder.read_record(), folder.find_checkpoint(checkpoint)
+    provenance, warm_start = record.provenance, record.provenance.init_from
+    processes = f", {record.processes} processes" if record.processes > 1 else ""
     score = f", validation {info.metric} {info.score:.4g}" if info.score is not None else ""
     summary = {
         "translates": describe_directions(config.data),
         "model": describe_model(config),
-        "parameters": f"{record['parameters']:,}",
-        "started from": f"{warm_start['path']}, step {warm_start['step']:,}" if warm_start else "random weights",
-        "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
+        "parameters": f"{record.parameters:,}",
+        "started from": f"{warm_start.path}, step {warm_start.step:,}" if warm_start else "random weights",
+        "trained on": f"{provenance.hardware}{processes}, {config.precision}",
         "seed": str(config.seed),
-        "created": provenance["created"].replace("T", " "),
+        "created": provenance.created.replace("T", " "),
         "status": describe_status(folder, record, config.train.max_steps, is_running=is_locked(folder.path)),
         "checkpoint of this report": f"step {info.step:,}{score}{', rejected' if info.is_rejected else ''}",
     }

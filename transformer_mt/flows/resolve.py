@@ -24,7 +24,6 @@ from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import count_local_processes
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, has_gpu_driver, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
@@ -56,8 +55,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         return resolved
     _refuse_exported(run)
     old = configuration.load_settings(run)
-    record = run.read_metadata()
-    same_processes = count_local_processes(record) == launcher.local_world_size()
+    same_processes = run.read_record().processes_per_machine == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]
     if requested.device in ("auto", old.device):
         keys.append("compile")
@@ -103,9 +101,9 @@ def _check_machine(config: Config, device: torch.device) -> None:
 
 
 def _refuse_exported(run: RunFolder) -> None:
-    if exported := run.read_metadata().get("exported"):
+    if exported := run.read_record().exported:
         raise UserError(
-            f"{run.path}: holds only weights ({exported['what']}), so its training cannot be resumed;\n"
+            f"{run.path}: holds only weights ({exported.what}), so its training cannot be resumed;\n"
             f"start a new run from them: name=... train.init_from={quote(str(run.path))}"
         )
 

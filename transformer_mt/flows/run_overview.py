@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -17,7 +16,15 @@ from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.runs.folder import RunFolder, is_locked
-from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints, split_by_source
+from transformer_mt.runs.records import (
+    CheckpointInfo,
+    Count,
+    Hours,
+    Record,
+    RunRecord,
+    rank_checkpoints,
+    split_by_source,
+)
 from transformer_mt.system.files import measure_folder, open_regular_file, refuse_special_files, write_text
 from transformer_mt.system.log import LAYOUT, make_visible
 
@@ -32,33 +39,33 @@ class LogEntry(Record, extra="ignore"):
     hours: Hours | None = Field(default=None, alias="train/hours")
 
 
-def find_status(record: Mapping[str, Any], step: int | None, *, is_running: bool) -> str:
+def find_status(record: RunRecord, step: int | None, *, is_running: bool) -> str:
     """Return finished, stopped, running, failed or weights only. `step` is the last one of the run."""
     if is_running:
         return "running"
-    if "exported" in record:
+    if record.exported:
         return "weights only"
-    if "failed" in record:
+    if record.failed:
         return "failed"
-    is_resumed = (step or 0) > record.get("last_step", step or 0)  # with a higher limit
-    return "finished" if "ended" in record and not is_resumed else "stopped"
+    is_resumed = record.last_step is not None and (step or 0) > record.last_step  # with a higher limit
+    return "finished" if record.ended and not is_resumed else "stopped"
 
 
-def describe_status(run: RunFolder, record: Mapping[str, Any], max_steps: int | None, *, is_running: bool) -> str:
+def describe_status(run: RunFolder, record: RunRecord, max_steps: int | None, *, is_running: bool) -> str:
     """Return the status with the last step, and why the training ended or failed."""
     step = find_last_step(record, read_last_log_entry(run), run.list_readable_checkpoints())
     status = find_status(record, step, is_running=is_running)
     if status == "weights only":
-        return f"{status} of a training that ended: {record['ended']}" if "ended" in record else status
+        return f"{status} of a training that ended: {record.ended}" if record.ended else status
     limit = "" if max_steps is None else f" of {max_steps:,}"
     place = "" if step is None else f" at step {step:,}{limit}"
-    reason = {"finished": record.get("ended"), "failed": record.get("failed")}.get(status)
+    reason = {"finished": record.ended, "failed": record.failed}.get(status)
     return f"{status}{place}" + (f": {' '.join(reason.split())}" if reason else "")
 
 
-def find_last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: Sequence[CheckpointInfo]) -> int | None:
+def find_last_step(record: RunRecord | None, logged: LogEntry, checkpoints: Sequence[CheckpointInfo]) -> int | None:
     """Return the last step that was recorded, logged or saved."""
-    steps = [record.get("last_step"), logged.step, *(info.step for info in checkpoints)]
+    steps = [record and record.last_step, logged.step, *(info.step for info in checkpoints)]
     return max((step for step in steps if step is not None), default=None)
 
 
@@ -82,34 +89,35 @@ def write_readme(run: RunFolder, config: Config, *, is_running: bool) -> None:
     """Replace the README of a run folder. `is_running` says whether the training continues."""
     found = run.list_readable_checkpoints()
     best = next(iter(rank_checkpoints(found)), None)
-    write_text(run.readme, render_readme(run, config, run.read_metadata(), best, is_running=is_running))
+    write_text(run.readme, render_readme(run, config, run.read_record(), best, is_running=is_running))
 
 
 def render_readme(
-    run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None, *, is_running: bool = False
+    run: RunFolder, config: Config, record: RunRecord, best: CheckpointInfo | None, *, is_running: bool = False
 ) -> str:
-    """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
-    provenance = record["provenance"]
+    """Return the Markdown text from the content of `run.json` and the best checkpoint, if any."""
+    provenance = record.provenance
     status = describe_status(run, record, config.train.max_steps, is_running=is_running)
     if is_running:
         status = f"{status} when this file was written"
-    can_translate = "exported" in record or best is not None or bool(run.list_readable_checkpoints())
-    origin = "trained" if provenance.get("init_from") else "trained from scratch"
-    if is_imported := "imported" in provenance:
+    can_translate = bool(record.exported or best or run.list_readable_checkpoints())
+    origin = "trained" if provenance.init_from else "trained from scratch"
+    if provenance.imported:
         origin = "imported"
+    machine = f"- Trained on {provenance.hardware}, {config.precision}, seed {config.seed}"
     lines = [
         f"# {config.name}",
         "",
         f"A Transformer that translates {describe_directions(config.data)}, {origin} with transformer-mt "
-        f"{provenance['versions']['transformer-mt']}.",
+        f"{provenance.versions['transformer-mt']}.",
         "",
-        f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
-        *([] if is_imported else [f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}"]),
+        f"- Model: {describe_model(config)}, {record.parameters:,} parameters",
+        *([] if provenance.imported else [machine]),
         *(f"- {fact}" for fact in _describe_training(record, status)),
         "",
         "## Data",
-        *(f"- {line}" for line in record["report"]),
-        *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record["sha256"].items()),
+        *(f"- {line}" for line in record.report),
+        *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record.sha256.items()),
         "",
         "## Scores",
         *_describe_scores(record, best),
@@ -164,30 +172,29 @@ def format_next_commands(run: RunFolder, config: Config) -> str:
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
 
 
-def _describe_training(record: Mapping[str, Any], status: str) -> Iterator[str]:
-    if warm_start := record["provenance"].get("init_from"):
-        yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
+def _describe_training(record: RunRecord, status: str) -> Iterator[str]:
+    if warm_start := record.provenance.init_from:
+        yield f"Started from the weights of {warm_start.path}, step {warm_start.step:,}"
     yield f"Status: {status}"
-    if "hours" in record:
-        yield f"Hours of training: {record['hours']:.2f}"
-    if exported := record.get("exported"):
-        yield f"Weights only: {exported['what']}"
+    if record.hours is not None:
+        yield f"Hours of training: {record.hours:.2f}"
+    if record.exported:
+        yield f"Weights only: {record.exported.what}"
 
 
-def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
+def _describe_scores(record: RunRecord, best: CheckpointInfo | None) -> Iterator[str]:
     if best is None:
         yield "Not validated yet."
     else:
-        chosen = "" if "exported" in record else f"the best by {best.metric}, "
+        chosen = "" if record.exported else f"the best by {best.metric}, "
         for title, found in split_by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"
-    for name, scores in record.get("test", {}).items():
+    for name, scores in record.test.items():
         for metric, score in scores.items():
-            step = record["tested"]["step"]
-            yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
-    if table := record.get("before_and_after"):
-        yield from ("", "### Before and after the training", "", *table)
+            yield f"- {name}, at step {record.tested.step:,}: {metric} {score.value:.2f} (`{score.signature}`)"
+    if record.before_and_after:
+        yield from ("", "### Before and after the training", "", *record.before_and_after)
 
 
 @dataclass(frozen=True)
@@ -244,14 +251,14 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 def summarise_run(run: RunFolder, name: str) -> RunSummary:
     """Summarise a run."""
-    problem, record, max_steps = None, {}, None
+    problem, record, max_steps = None, None, None
     directions: tuple[str, ...] = ()
     logged, checkpoints = LogEntry(), list[CheckpointInfo]()
     try:
         refuse_special_files(run.path)
         logged = read_last_log_entry(run)
         checkpoints = run.list_readable_checkpoints()
-        record = run.read_metadata()
+        record = run.read_record()
         config = configuration.load_run(run)
         max_steps, data = config.train.max_steps, config.data
         pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
@@ -267,14 +274,14 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     return RunSummary(
         name=name,
         path=str(run.path),
-        status="damaged" if problem else find_status(record, step, is_running=is_locked(run.path)),
-        problem=problem or record.get("failed"),
+        status=find_status(record, step, is_running=is_locked(run.path)) if record and not problem else "damaged",
+        problem=problem or (record and record.failed) or None,
         step=step,
         max_steps=max_steps,
         metric=best and best.metric,
         score=best and best.score,
-        hours=max(filter(None, (record.get("hours"), logged.hours)), default=None),
-        parameters=record.get("parameters"),
+        hours=max(filter(None, (record and record.hours, logged.hours)), default=None),
+        parameters=record and record.parameters,
         n_bytes=measure_folder(run.path),
         directions=directions,
         changed=min(max(path.stat().st_mtime for path in files if path.exists()), LAST_TIME),

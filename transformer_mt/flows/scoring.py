@@ -138,7 +138,7 @@ class RunEvaluation:
 def read_set(run: RunFolder, config: Config, name: str, warn: Warn) -> EvaluationSet:
     """Read a test set of a run, or its validation set. Warn if its text has changed."""
     corpus = load_split(config, name)
-    if run.read_metadata()["sha256"].get(name, corpus.fingerprint) != corpus.fingerprint:
+    if run.read_record().sha256.get(name, corpus.fingerprint) != corpus.fingerprint:
         warn(f"the text of {name} has changed since {run.path} was trained; its scores are not comparable")
     return make_evaluation_set(config, name, corpus)
 

@@ -101,7 +101,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
         checkpoint, restart = "last", False
     if run.exists() and not restart:
-        run.read_metadata()  # raises before anything is written
+        run.read_record()  # raises before anything is written
     if checkpoint != "last":
         run.find_checkpoint(checkpoint)  # raises before anything is written
     warm_start = find_warm_start(run, config, restart=restart) if config.train.init_from else None
@@ -239,7 +239,7 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
 
 def log_report(run: RunFolder, report: list[str], prefix: str = "") -> list[str]:
     """Log and return sentences for the README of the run. If it is resumed, only new ones are logged."""
-    known = [*run.read_metadata()["report"]] if run.exists() else []
+    known = run.read_record().report if run.exists() else []
     for line in report:
         if line not in known:
             log_rank0(f"{prefix}{line}")
@@ -427,14 +427,14 @@ def score_test_sets(
 
     translator = load(run.path, step)
     sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
-    start = run.read_metadata()["provenance"].get("init_from")
+    start = run.read_record().provenance.init_from
     translations = translate_sets(translator, sets, ", after" if start else "")
     system = describe_system(translator)
     found = {each.name: score_and_log(each, lines, system) for each, lines in zip(sets, translations, strict=True)}
     if not start:
         return {"test": found}
     try:
-        starting = load(Path(start["path"]), start["step"])
+        starting = load(Path(start.path), start.step)
     except UserError as error:
         log_rank0(f"the scores before the training are missing: {error}")
         return {"test": found}

@@ -74,7 +74,7 @@ class WarmStart:
 
         Raises `UserError` if both runs split validation pairs off the same text, but different ones.
         """
-        ours, theirs = fingerprints["train"], self.run.read_metadata()["sha256"]["train"]
+        ours, theirs = fingerprints["train"], self.run.read_record().sha256["train"]
         if is_split_differently(ours, theirs):
             raise UserError(
                 f"{KEY}: {self.run.path}: was trained on pairs that are validation pairs here;\n"

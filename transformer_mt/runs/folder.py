@@ -23,7 +23,6 @@ from __future__ import annotations
 import fcntl
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import re
@@ -252,14 +251,14 @@ class RunFolder:
                 remedy = f"did you mean {found}?" if found else "use one of tmt train"
                 raise UserError(f"{run.path}: is not a run folder (it has no {file.name}); {remedy}")
         refuse_special_files(run.path)
-        run.read_metadata()
+        run.read_record()
         return run
 
     def exists(self) -> bool:
         """Return whether the run was created."""
         return self.metadata.exists() and self.config.exists()
 
-    def read_metadata(self) -> dict[str, Any]:
+    def read_record(self) -> RunRecord:
         """Read `run.json`. Raises `UserError` if it is damaged, or of an unknown format version."""
         advice = "restore it, or train again with --restart"
         try:
@@ -273,10 +272,9 @@ class RunFolder:
                 "that version, or train again with --restart"
             )
         try:
-            RunRecord.model_validate(metadata)
+            return RunRecord.model_validate(metadata)
         except ValidationError as error:
             raise UserError(f"{self.metadata}: is damaged ({describe_validation_error(error)}); {advice}") from None
-        return metadata
 
     def read_config(self, logged: str = "") -> Tree:
         """Read the resolved configuration, without keys and filters that were removed since then.
@@ -429,19 +427,25 @@ FAILURE_KEYS = ("failed", "diverged")
 PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
 
 
-def write_metadata(run: RunFolder, record: Mapping[str, Any]) -> None:
+def write_record(run: RunFolder, record: Mapping[str, Any]) -> None:
     """Replace `run.json`."""
     write_text(run.metadata, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
+def update_record(run: RunFolder, *removed: str, **values: object) -> None:
+    """Remove keys of `run.json`, and set the `values` of others."""
+    kept = {key: value for key, value in run.read_record().to_json().items() if key not in removed}
+    write_record(run, {**kept, **values})
+
+
 def was_started_by_this_job(run: RunFolder) -> bool:
     """Return whether the last job that trained this run is the current job."""
-    return run.exists() and run.read_metadata().get("job") == launcher.job_id()
+    return run.exists() and run.read_record().job == launcher.job_id()
 
 
 def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str], files: Mapping[str, Sequence[str]]) -> None:
     """Raise `UserError` if the text of a corpus changed since the run was created. `files` has the files of each."""
-    if not run.exists() or (recorded := run.read_metadata()["sha256"]) == fingerprints:
+    if not run.exists() or (recorded := run.read_record().sha256) == fingerprints:
         return
     changed = [name for name in fingerprints if recorded.get(name) != fingerprints[name]]
     created = run.tokenizer.stat().st_mtime  # it is never written again
@@ -472,7 +476,7 @@ def record_start(
     `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
     of pairs of each corpus. `lengths` are the `TrainingLengths`.
     """
-    earlier = run.read_metadata() if run.exists() else {}
+    earlier = run.read_record().to_json() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
     record = {
         **earlier,
@@ -487,34 +491,30 @@ def record_start(
         "lengths": {**lengths},
     }
     write_text(run.config, config_yaml)
-    write_metadata(run, record)
+    write_record(run, record)
 
 
 def record_job(run: RunFolder, step: int) -> None:
     """Record that this job trains after `step`, and clear a failure, and the `END_KEYS` of a later step."""
-    record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
-    record = {key: value for key, value in record.items() if key not in FAILURE_KEYS}
-    if step < record.get("last_step", math.inf):
-        record = {key: value for key, value in record.items() if key not in END_KEYS}
-    write_metadata(run, record)
+    last_step = run.read_record().last_step
+    is_earlier = last_step is not None and step < last_step
+    update_record(run, *FAILURE_KEYS, *(END_KEYS if is_earlier else ()), job=launcher.job_id())
 
 
 def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the recorded values of `TEST_KEYS`, or None if `tested` (step and decoding) differs."""
-    record = run.read_metadata()
+    record = run.read_record().to_json()
     return {key: record[key] for key in TEST_KEYS if key in record} if record.get("tested") == tested else None
 
 
 def record_end(run: RunFolder, *, ended: str, last_step: int, hours: float, scores: Mapping[str, Any]) -> None:
     """Record why the training ended (`ended`), and the values of `TEST_KEYS`."""
-    record = {key: value for key, value in run.read_metadata().items() if key not in END_KEYS}
-    write_metadata(run, {**record, "ended": ended, "last_step": last_step, "hours": hours, **scores})
+    update_record(run, *END_KEYS, ended=ended, last_step=last_step, hours=hours, **scores)
 
 
 def record_failure(run: RunFolder, error: UserError) -> None:
     """Record the error that ended the training."""
-    failure = {"failed": str(error), "diverged": isinstance(error, DivergedError)}
-    write_metadata(run, {**run.read_metadata(), **failure})
+    update_record(run, failed=str(error), diverged=isinstance(error, DivergedError))
 
 
 def collect_provenance(hardware: str) -> dict[str, Any]:

@@ -120,10 +120,6 @@ def describe_validation_error(error: ValidationError) -> str:
 # --- run.json ---------------------------------------------------------------------------------------------------------
 
 
-class _Versions(Record):
-    program: str = Field(alias="transformer-mt")
-
-
 class _WarmStart(Record):
     path: str
     step: Count
@@ -131,11 +127,12 @@ class _WarmStart(Record):
 
 class _Provenance(Record):
     created: str
-    versions: _Versions
+    versions: dict[str, str]
     system: str
     hardware: str
     commit: str | None = None
     init_from: _WarmStart | None = None
+    imported: dict[str, Any] | None = None
 
 
 class _Exported(Record):
@@ -168,24 +165,24 @@ class TrainingLengths(Record):
 
 
 class RunRecord(Record):
-    """Check of the keys of `run.json` that the program reads. A key with a default is optional."""
+    """The content of `run.json`. A key with a default is optional."""
 
     format: Count
     provenance: _Provenance
     parameters: Count
     processes: Count = 1  # on all machines; version 0.2 recorded those of one machine here
-    local_processes: Count | None = None  # on one machine; see `count_local_processes`
+    local_processes: Count | None = None  # on one machine; see `processes_per_machine`
     report: list[str]
     sha256: dict[str, str]
     job: str | None = None
     sizes: dict[str, Count] = {}
     lengths: TrainingLengths | None = None
-    exported: _Exported = _Exported(what="")
+    exported: _Exported | None = None
     failed: str = ""
     diverged: bool = False
     ended: str = ""
-    last_step: Count = 0
-    hours: Hours = 0.0
+    last_step: Count | None = None
+    hours: Hours | None = None
     tested: _Tested = _Tested(step=0)
     test: dict[str, dict[str, _Score]] = {}
     before_and_after: list[str] = []
@@ -196,12 +193,18 @@ class RunRecord(Record):
             raise ValueError("tested is missing")
         if "train" not in self.sha256:
             raise ValueError("sha256.train is missing")
+        if "transformer-mt" not in self.provenance.versions:
+            raise ValueError("provenance.versions.transformer-mt is missing")
         return self
 
+    @property
+    def processes_per_machine(self) -> int:
+        """Number of processes that trained on one machine."""
+        return self.local_processes or self.processes
 
-def count_local_processes(record: Mapping[str, Any]) -> int:
-    """Return the number of processes that trained on one machine, from the content of `run.json`."""
-    return record.get("local_processes") or record.get("processes", 1)
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that were read, with those that the program does not know."""
+        return self.model_dump(exclude_unset=True)
 
 
 # --- checkpoint.json --------------------------------------------------------------------------------------------------

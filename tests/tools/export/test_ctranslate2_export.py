@@ -206,7 +206,7 @@ def test_test_scores_of_another_checkpoint_are_left_out(run: Path, tmp_path: Pat
     folder = RunFolder.open(run)
     other = next(info for info in folder.list_checkpoints() if info.step != folder.find_checkpoint("best").step)
     assert_succeeded(tmt("export", run, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
-    record = RunFolder.open(tmp_path / "w").read_metadata()
+    record = RunFolder.open(tmp_path / "w").read_record().to_json()
     assert not {"test", "tested"} & set(record)
     assert record["exported"]["steps"] == [other.step]
     assert RunFolder.open(tmp_path / "w").find_checkpoint("best").scores == other.scores

@@ -19,7 +19,7 @@ from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
-from transformer_mt.runs.records import CheckpointInfo, count_local_processes, split_by_source
+from transformer_mt.runs.records import CheckpointInfo, RunRecord, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.tools.analysis.significance import (
     Evaluation,
@@ -49,8 +49,7 @@ class ReportedRun:
     data: DataConfig
     summary: Mapping[str, str]
     """Facts about the model and its training."""
-    record: Mapping[str, Any]
-    """The content of run.json."""
+    record: RunRecord
     checkpoint: CheckpointInfo
     metrics: Sequence[Mapping[str, Any]]
 
@@ -69,7 +68,7 @@ def render_report(run: ReportedRun, sets: Sequence[Evaluation], notes: Sequence[
         recorded=_list_recorded_scores(run),
         versions=_list_versions(run),
         corpora=[*_list_corpora(run)],
-        data_report=run.record["report"],
+        data_report=run.record.report,
         settings=_list_changed_settings(run.config),
         charts=_draw_curves(run),
         commands=_list_commands(run),
@@ -96,12 +95,11 @@ def _summarize_scores(sets: Sequence[Evaluation]) -> dict[str, str]:
 
 def _list_corpora(run: ReportedRun) -> Iterator[tuple[str, str, str, str]]:
     """Yield name, number of pairs, origin and fingerprint of each corpus."""
-    sizes = run.record.get("sizes", {})  # an earlier version recorded none
-    data = run.data
+    data, sizes = run.data, run.record.sizes  # an earlier version recorded none
     held_out = data.validation_sources if data.validation is not None else ()
     sources = {"train": data.train_sources, "validation": held_out}
     sources |= {name: (source,) for name, source in data.test.items()}
-    for name, fingerprint in run.record["sha256"].items():
+    for name, fingerprint in run.record.sha256.items():
         origin = ", ".join(dict.fromkeys(map(_describe_source, sources.get(name, ()))))
         n_pairs = f"{sizes[name]:,}" if name in sizes else "unknown"
         yield name, n_pairs, origin or "split off from train", fingerprint
@@ -119,8 +117,8 @@ def _list_changed_settings(config: Section) -> list[str]:
 
 
 def _list_versions(run: ReportedRun) -> dict[str, str]:
-    provenance = run.record["provenance"]
-    return {**provenance["versions"], "commit": provenance.get("commit") or "", "system": provenance["system"]}
+    provenance = run.record.provenance
+    return {**provenance.versions, "commit": provenance.commit or "", "system": provenance.system}
 
 
 def _list_commands(run: ReportedRun) -> list[str]:
@@ -128,16 +126,15 @@ def _list_commands(run: ReportedRun) -> list[str]:
 
     With the commit, they install the program and the packages that it was tested with; without, the recorded packages.
     """
-    provenance, processes = run.record["provenance"], run.record.get("processes", 1)
-    per_node = count_local_processes(run.record)
+    provenance, processes, per_node = run.record.provenance, run.record.processes, run.record.processes_per_machine
     nodes = ""
     if processes > per_node:
         nodes = f"--nnodes {processes // per_node} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 "
     program = f"torchrun {nodes}--nproc-per-node {per_node} -m transformer_mt" if processes > 1 else "tmt"
     folder, name = quote(str(run.folder.path)), quote(f"name={run.folder.path.resolve().name}-again")
-    versions = {name: version.partition("+")[0] for name, version in provenance["versions"].items()}
+    versions = {name: version.partition("+")[0] for name, version in provenance.versions.items()}
     packages = " ".join(f"{name}=={version}" for name, version in versions.items() if name in PACKAGES)
-    commit = (provenance.get("commit") or "").removesuffix("-dirty")
+    commit = (provenance.commit or "").removesuffix("-dirty")
     return [
         *([f"git checkout {commit}", "pip install -c constraints.txt -e ."] if commit else [f"pip install {packages}"]),
         f"{program} train --config {folder}/config.yaml {name}",
@@ -160,7 +157,9 @@ def _list_cost(run: ReportedRun) -> dict[str, str]:
     """Return time, speed and size of a run."""
     weights = run.checkpoint.path / WEIGHTS
     speeds = _list_values(run, "train/tokens_per_second")
-    hours = run.record.get("hours", next((y for _, y in reversed(_list_values(run, "train/hours"))), None))
+    hours = run.record.hours
+    if hours is None:
+        hours = next((y for _, y in reversed(_list_values(run, "train/hours"))), None)
     return {
         "hours of training": f"{hours:.2f}" if hours is not None else "",
         "target tokens per second (median)": f"{median(y for _, y in speeds):,.0f}" if speeds else "",
@@ -174,10 +173,9 @@ def _list_recorded_scores(run: ReportedRun) -> dict[str, str]:
     facts: dict[str, str] = {}
     for title, scores in split_by_source(run.checkpoint.scores).items():
         facts |= {f"{title}, {name} (greedy)": f"{value:.4g}" for name, value in scores.items()}
-    for name, scores in run.record.get("test", {}).items():
-        step = run.record["tested"]["step"]
+    for name, scores in run.record.test.items():
         for metric, score in scores.items():
-            facts[f"{name}, {metric}"] = f"{score['value']:.2f} at step {step:,} ({score['signature']})"
+            facts[f"{name}, {metric}"] = f"{score.value:.2f} at step {run.record.tested.step:,} ({score.signature})"
     return facts
 
 
