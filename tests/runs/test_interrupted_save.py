@@ -28,13 +28,13 @@ from transformer_mt.cli.main import main
 from transformer_mt.runs import checkpoints
 
 how, number, saves = sys.argv.pop(1), int(sys.argv.pop(1)), []
-write = checkpoints.write
+save = checkpoints.save
 
-def write_disturbed(info, *rest):
+def save_disturbed(info, *rest):
     saves.append(info)
     if len(saves) == 2:
         disturb()
-    write(info, *rest)
+    save(info, *rest)
 
 def disturb():
     if how == "slow":
@@ -52,7 +52,7 @@ def disturb():
     os.fsync, torch.save = map(counted, (os.fsync, torch.save))
     os.rmdir, Path.rename, Path.replace = map(counted, (os.rmdir, Path.rename, Path.replace))
 
-checkpoints.write = write_disturbed
+checkpoints.save = save_disturbed
 main(sys.argv[1:])
 """
 

@@ -52,7 +52,7 @@ def write_weights_run(
         tokenizers.save(run.tokenizer)
         write_record(run, record)
         info = CheckpointInfo(run.locate_checkpoint(step), step, metric, scores)
-        checkpoints.write(info, weights, None)
+        checkpoints.save(info, weights, None)
         best = info if scores else None
         files.write_text(run.readme, render_readme(RunFolder(output), config, run.read_record(), best))
 

@@ -40,11 +40,6 @@ STATE = "training.pt"
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
-    """Write a checkpoint of a model, see `write`."""
-    write(info, list_distinct_weights(model), state)
-
-
 def list_distinct_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model by name. A tied weight has the first of its names."""
     return _drop_aliases(model.state_dict(keep_vars=True))  # the same parameter under each of its names
@@ -67,11 +62,12 @@ def find_weight_mismatches(model: nn.Module, weights: Mapping[str, Tensor]) -> I
             yield f"{name}: the model has {shapes[0]}, the weights have {shapes[1]}"
 
 
-def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | None) -> None:
-    """Write a checkpoint atomically, with the `list_distinct_weights` of a model. It replaces one of the same step.
+def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: State | None) -> None:
+    """Write a checkpoint of a model, or of its `list_distinct_weights`, atomically. It replaces one of the same step.
 
     Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
+    weights = list_distinct_weights(model) if isinstance(model, nn.Module) else model
     try:
         info.path.parent.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
         with files.atomic_folder(info.path) as folder:
