@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import Tmt, assert_user_error, load_plain, read_curves, read_events, read_metrics
+from helpers import Tmt, assert_user_error, load_plain, read_curves, read_events, read_folder, read_metrics
 from safetensors.torch import load_file
 
 from transformer_mt.evaluation.metrics import Scorer
@@ -41,6 +41,24 @@ def test_a_folder_near_a_run_is_refused_with_the_name_of_the_run(near: str, run_
 def test_import_refuses_a_folder_that_is_already_a_run(run_copy: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("import", "runs/tiny", "--output", "out"), "runs/tiny: is a run already")
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*TRAIN, "runs_dir=runs/tiny"),
+        (*TRAIN, "runs_dir=runs/tiny/more/runs"),
+        ("export", "runs/tiny", "--output", "runs/tiny/new"),
+        ("import", "nowhere", "--output", "runs/tiny/new"),
+        ("init", "train.en", "train.de", "--from", "runs/tiny", "--out", "runs/tiny/new.yaml"),
+        ("init", "--preset", "quickstart", "--out", "runs/tiny/config.yaml", "--force"),
+    ],
+)
+def test_no_run_is_made_inside_a_run(command: tuple[str, ...], run_copy: Path, tmt: Tmt) -> None:
+    """It would be copied, moved and deleted with the other one."""
+    before = read_folder(run_copy)
+    assert_user_error(tmt(*command), f"the run {run_copy}")
+    assert read_folder(run_copy) == before
 
 
 def test_checkpoints_load_without_pickle(tiny_run: Path) -> None:

@@ -83,14 +83,15 @@ def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: 
 def test_no_output_replaces_a_file_of_a_run(name: str, run_copy: Path, tmt: Tmt) -> None:
     before = (run_copy / name).read_bytes()
     for command in (("translate", run_copy, "one", "--output"), ("explain", run_copy, "one", "--html")):
-        assert_user_error(tmt(*command, run_copy / name), f"{name}: belongs to a run")
+        assert_user_error(tmt(*command, run_copy / name), f"{name}: belongs to the run {run_copy}")
     assert (run_copy / name).read_bytes() == before
 
 
 def test_no_output_is_written_into_a_folder_of_a_run(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     for path in ("tensorboard/x", *(checkpoint / "x" for checkpoint in (run_copy / "checkpoints").iterdir())):
-        assert_user_error(tmt("translate", run_copy, "one", "--output", run_copy / path), "run; choose another name")
+        done = tmt("translate", run_copy, "one", "--output", run_copy / path)
+        assert_user_error(done, f"the run {run_copy}; choose another name")
     assert read_folder(run_copy) == before
 
 

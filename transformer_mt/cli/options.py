@@ -79,11 +79,15 @@ def errors_option() -> Errors:
 
 
 def check_is_new(output: Path) -> None:
-    """Raise `UserError` if a file or folder with the name of `--output` exists."""
+    """Raise `UserError` if `--output` names a file or folder that exists, or is inside a run."""
     if output.exists() or output.is_symlink():
         raise UserError(f"{output}: exists already; pass a new folder as --output")
     if not (existing := find_existing_parent(output)).is_dir():
         raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")
+    from transformer_mt.runs.folder import find_enclosing_run
+
+    if run := find_enclosing_run(output):
+        raise UserError(f"{output}: is inside the run {run}; pass a folder outside of it as --output")
 
 
 def number(low: float, high: float = math.inf, kind: type[int] | type[float] = int) -> Parse:

@@ -20,11 +20,11 @@ from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.export import make_record, write_weights_run
-from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
+from transformer_mt.flows.init import InitialConfig, Setting, check_config_path, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_of
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
@@ -97,10 +97,12 @@ def write_fine_tuning_config(
     Raises:
         UserError: The pairs cannot be read or do not fit the run, or the output exists. A failed check writes nothing.
     """
-    check_output(output, force)
+    check_config_path(output, force)
     folder = output.with_name(f"{output.stem}-data")
     if folder.exists() and not force:
         raise UserError(f"{folder}: exists already; choose another --out, or replace its files with --force")
+    if outer := find_enclosing_run(folder):
+        raise UserError(f"{folder}: would be inside the run {outer}; choose another --out")
     is_extended = given.extend_vocabulary is not None
     try:
         old = configuration.load_run(run, [] if given.tag is None or is_extended else [f"decoding.tag={given.tag}"])

@@ -24,6 +24,7 @@ from transformer_mt.data.text_files import (
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.configuration import find_preset, load
+from transformer_mt.flows.line_io import check_output
 from transformer_mt.flows.table_columns import TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
@@ -260,7 +261,7 @@ def write_initial_config(
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
-    check_output(output, force)
+    check_config_path(output, force)
     found = choose_source(files, columns, (src_lang, tgt_lang))
     if len(files) == 1:
         src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
@@ -308,7 +309,7 @@ def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
     Raises `UserError` if there is no such preset, or the output cannot be written.
     """
     path = find_preset(name)
-    check_output(output, force)
+    check_config_path(output, force)
     config = load(path)
     sections = config.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     settings = [_make_setting(section, *entry) for section, entries in sections.items() for entry in entries.items()]
@@ -344,15 +345,13 @@ def write_config(output: Path, text: str) -> None:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def check_output(output: Path, force: bool) -> None:
-    """Raise `UserError` if the YAML file cannot be written, or exists and `force` is false."""
+def check_config_path(output: Path, force: bool) -> None:
+    """Raise `UserError` if the YAML file cannot be written, belongs to a run, or exists and `force` is false."""
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--out {output}: a configuration ends in .yaml")
-    if (output.exists() or output.is_symlink()) and (output.is_dir() or not force):
-        remedy = "choose another name" + ("" if output.is_dir() else ", or replace it with --force")
-        raise UserError(f"--out {output}: exists already; {remedy}")
-    if not output.parent.is_dir():
-        raise UserError(f"--out {output}: there is no folder {output.parent}; make it first")
+    check_output(output, option="--out")
+    if (output.exists() or output.is_symlink()) and not force:
+        raise UserError(f"--out {output}: exists already; choose another name, or replace it with --force")
     try:
         check_folder_name(output.stem)
     except ValueError as error:

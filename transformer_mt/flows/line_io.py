@@ -352,19 +352,18 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_int
 
 def check_output(path: Path | None, *inputs: Path | None, option: str = "--output") -> None:
     """Raise `UserError` for an output, named by `option`, that cannot be written, or that is one of the input files."""
-    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 
     if path is None:
         return
-    folder = path.parent.resolve()
+    folder, run_folder = path.parent.resolve(), find_enclosing_run(path)
     run = RunFolder(folder)
     run_files = (run.config, run.tokenizer, run.metrics, run.metadata, run.readme)
     for is_wrong, problem in (
         (path.is_dir(), "is a directory; pass a file"),
-        (folder / path.name in run_files and run.exists(), "belongs to a run, which needs it; choose another name"),
         (
-            any(RunFolder(each).exists() for each in folder.parents[:2]),
-            "is in a subfolder of a run; choose another name",
+            run_folder and (run_folder != folder or folder / path.name in run_files),
+            f"belongs to the run {run_folder}; choose another name",
         ),
         (not folder.is_dir(), f"there is no folder {folder}"),
         (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),

@@ -373,6 +373,8 @@ class RunFolder:
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; change name or runs_dir")
+        if not self.exists() and (outer := find_enclosing_run(self.path)):
+            raise UserError(f"{self.path}: is inside the run {outer}; change runs_dir")
         if link := find_link_out(self.path):
             raise UserError(
                 f"{link}: is a link out of the run folder, and a training would change or delete files there; "
@@ -405,6 +407,12 @@ class RunFolder:
         (self.path / HOLDER_FILE).unlink(missing_ok=True)  # the lock belongs to the old name
         self.path.rename(aside)
         return aside
+
+
+def find_enclosing_run(path: Path) -> Path | None:
+    """Return the run folder that contains a path, or None. Whatever is in it is copied, moved and deleted with it."""
+    folder = Path(os.path.realpath(path.parent))
+    return next((each for each in (folder, *folder.parents) if RunFolder(each).exists()), None)
 
 
 class KeepConfig(Section):
