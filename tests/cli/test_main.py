@@ -338,6 +338,15 @@ def test_a_signal_during_an_import_in_a_command_is_answered_after_it(number: sig
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "imported\ncleaned up\n", "")
 
 
+def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    try:
+        tmt("runs", tmp_path)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.03, 0.2])
 def test_an_interrupt_soon_after_the_start_prints_no_traceback(wait: float, tiny_run: Path) -> None:

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import NoReturn
@@ -106,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 command.execute()
             sys.stdout.flush()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # a command that has ended is not interrupted
+            if getattr(signal.getsignal(signal.SIGALRM), "func", None) is _repeat_signal:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # a command that has ended is not interrupted
     except UserError as error:
         if is_debugging:
             traceback.print_exc()
@@ -201,7 +203,7 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
     """
     while frame is not None:
         if frame.f_code.co_filename == IMPORT_SYSTEM:
-            signal.signal(signal.SIGALRM, lambda _number, frame: _repeat_signal(number, frame))
+            signal.signal(signal.SIGALRM, partial(_repeat_signal, number))
             signal.setitimer(signal.ITIMER_REAL, DEFERRAL_SECONDS)
             return
         frame = frame.f_back
@@ -209,7 +211,7 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
-def _repeat_signal(number: int, frame: FrameType | None) -> None:
+def _repeat_signal(number: int, _alarm: int, frame: FrameType | None) -> None:
     """Call the current handler of a signal. Sending the signal again would count as a second Ctrl-C."""
     handler = signal.getsignal(number)
     if callable(handler):
