@@ -28,7 +28,7 @@ from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
-from transformer_mt.tools.languages.detection import are_exchanged, describe_exchange, describe_other_language
+from transformer_mt.tools.languages.detection import describe_other_language, find_exchange
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -111,11 +111,10 @@ def write_fine_tuning_config(
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
     lines = [*zip(*new.train[0].pairs[:MAX_DETECTED], strict=True)]
-    if are_exchanged(direction[:2], *lines):
-        src, tgt = direction[:2]
+    if problem := find_exchange(direction[:2], *lines):
         raise UserError(
-            f"{given.train[0]}: {describe_exchange((src, tgt))}; exchange the files (or --columns), because {run.path} "
-            f"translates from {src} to {tgt}"
+            f"{given.train[0]}: {problem}; exchange the files (or --columns), because {run.path} translates from "
+            f"{direction.src_lang} to {direction.tgt_lang}"
         )
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
     if given.replay:

@@ -29,10 +29,9 @@ from transformer_mt.flows.table_columns import TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
     LanguageDetector,
-    are_exchanged,
-    describe_exchange,
     describe_other_language,
     detect_language,
+    find_exchange,
 )
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
@@ -393,8 +392,8 @@ def _list_held_out_sets(
             raise UserError(f"--{key}: {error}") from None
         n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
         names = " and ".join(source.files)
-        if are_exchanged(languages, src, tgt):
-            raise UserError(f"--{key}: {names}: {describe_exchange(languages)}; exchange the files or columns")
+        if problem := find_exchange(languages, src, tgt):
+            raise UserError(f"--{key}: {names}: {problem}; exchange the files or columns")
         if all(path.samefile(each) for path, each in zip(train, source.files, strict=False)):
             raise UserError(f"--{key}: {names}: the training text cannot be held out; pass other pairs")
         keys = _list_source_keys(source, languages)
@@ -452,8 +451,8 @@ def _choose_languages(
     src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
     if src == tgt:
         raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
-    if are_exchanged((src, tgt), statistics.src.sample, statistics.tgt.sample):
-        raise UserError(f"{names}: {describe_exchange((src, tgt))}; exchange --src-lang and --tgt-lang")
+    if problem := find_exchange((src, tgt), statistics.src.sample, statistics.tgt.sample):
+        raise UserError(f"{names}: {problem}; exchange --src-lang and --tgt-lang")
     return src, tgt
 
 

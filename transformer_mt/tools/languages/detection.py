@@ -34,28 +34,25 @@ def _join_sample(lines: Sequence[str]) -> str:
     return "\n".join(lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES])
 
 
-def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> bool:
-    """Return whether each side is certainly in the language of the other."""
+def find_exchange(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str:
+    """Describe texts of which each is certainly in the language of the other. Return "" for other texts."""
     detector = LanguageDetector.load()
     if not all(map(detector.knows, languages)):
-        return False
+        return ""
     found = [
         detector.find_other_language(_join_sample(lines), expected, LANGUAGE_THRESHOLD) or NO_LANGUAGE
         for lines, expected in zip((src, tgt), languages, strict=True)
     ]
-    return [*map(_canonical, found)] == [_canonical(primary_language(language)) for language in reversed(languages)]
+    if [*map(_canonical, found)] != [_canonical(primary_language(language)) for language in reversed(languages)]:
+        return ""
+    src_name, tgt_name = map(language_name, languages)
+    return f"the source seems to be in {tgt_name} and the target in {src_name}"
 
 
-def describe_exchange(languages: tuple[str, str]) -> str:
-    """Describe texts whose sides are exchanged, with the languages that were expected."""
-    src, tgt = map(language_name, languages)
-    return f"the source seems to be in {tgt} and the target in {src}"
-
-
-def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
-    """Return whether the sides of a corpus are exchanged, as a sample shows."""
+def find_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> str:
+    """Call `find_exchange` with a sample of a corpus."""
     sample = corpus.select_evenly(SAMPLE_LINES)
-    return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
+    return find_exchange(languages, sample.column("src"), sample.column("tgt"))
 
 
 def describe_other_language(name: str, lines: Iterable[str], expected: str) -> str | None:

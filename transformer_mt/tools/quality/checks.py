@@ -25,7 +25,7 @@ from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, describe_exchange, has_exchanged_sides
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, find_exchanged_sides
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
@@ -292,7 +292,7 @@ def check_pairs(
         message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
         findings["language"] = replace(foreign, message=message)
         if foreign.has_wrong_languages:
-            is_exchanged = has_exchanged_sides(corpus, languages)
+            is_exchanged = find_exchanged_sides(corpus, languages)
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
     return [*findings.values()]
@@ -398,11 +398,8 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     for finding in _make_findings(SAMPLE_CHECKS, affected, len(sample)).values():
         if finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
-            if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
-                raise UserError(
-                    f"data.train: {describe_exchange(languages)}, such as {first.location} ({first.reason});\n"
-                    f"{EXCHANGE_REMEDY}"
-                )
+            if finding.has_wrong_languages and (problem := find_exchanged_sides(sample, languages)):
+                raise UserError(f"data.train: {problem}, such as {first.location} ({first.reason});\n{EXCHANGE_REMEDY}")
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {finding.message}, such as {first.location} "
                 f"({first.reason}); run tmt check"
