@@ -6,6 +6,7 @@ import errno
 import io
 import math
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Callable, Generator
@@ -284,6 +285,18 @@ def test_full_disk_is_reported_and_keeps_earlier_checkpoints(
     assert first.endswith(f"step-000007: the checkpoint cannot be written: {os.strerror(number)}")
     assert ("earlier checkpoints are intact: " in second) == (not is_first) and "make room on the disk" in second
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("limit", [100, 1 << 20])
+def test_a_checkpoint_above_the_limit_of_file_sizes_names_the_limit(limit: int, run: RunFolder) -> None:
+    """The weights are larger than 100 bytes, and the training state is larger than 1 MiB."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"ulimit -f"):
+            save(info_of(run, 7), make_model(1.0), {"momentum": [torch.zeros(100_000) for _ in range(9)]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # --- Comparison of checkpoints by their scores ------------------------------------------------------------------------

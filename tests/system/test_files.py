@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -228,10 +229,17 @@ def test_a_link_out_of_a_folder_is_found(tmp_path: Path) -> None:
     assert find_link_out(folder) == folder / "a" / "up"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make room on the disk"),
+        (errno.EDQUOT, "make room on the disk"),
+        (errno.EFBIG, "raise the limit of file sizes (ulimit -f)"),
+    ],
+)
 @pytest.mark.parametrize("write", [atomic_file, atomic_new_folder])
-def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_path: Path) -> None:
-    message = f"{tmp_path / 'new'}: cannot be written: {os.strerror(number)}; make room on the disk"
+def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, remedy: str, tmp_path: Path) -> None:
+    message = re.escape(f"{tmp_path / 'new'}: cannot be written: {os.strerror(number)}; {remedy}")
     with pytest.raises(UserError, match=message), write(tmp_path / "new"):
         raise OSError(number, os.strerror(number))
     assert names(tmp_path) == []

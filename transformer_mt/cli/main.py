@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             name = f"file descriptor {error.filename}"
         else:
             name = os.fsdecode(error.filename)
-        remedy = "; make room on the disk and run the same command again" if error.errno in FULL_DISK else ""
+        remedy = f"; {FULL_DISK[error.errno]} and run the same command again" if error.errno in FULL_DISK else ""
         _fail(f"{name}: {error.strerror}{remedy}")
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.device import is_out_of_memory

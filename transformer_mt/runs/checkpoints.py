@@ -5,6 +5,8 @@ A checkpoint is a folder that is written atomically. The checksum of each file i
 
 from __future__ import annotations
 
+import errno
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -80,7 +82,9 @@ def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: S
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        advice = "make room on the disk, or repair it, and run the same command again"
+        is_too_large = os.strerror(errno.EFBIG) in str(error)
+        remedy = files.FULL_DISK[errno.EFBIG] if is_too_large else "make room on the disk, or repair it,"
+        advice = f"{remedy} and run the same command again"
         if not info.path.parent.exists():
             advice = "the run folder was moved or deleted; to resume, run `tmt train --config` with its config.yaml"
         elif any(info.path.parent.glob("step-*")):

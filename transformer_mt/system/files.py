@@ -26,8 +26,12 @@ STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Values of `errno` for a full disk, an exhausted quota, and a file above the size limit (`ulimit -f`)."""
+FULL_DISK = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+}
+"""Values of `errno` for a full disk, an exhausted quota, and a file above the size limit, with their remedies."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Values of `errno` for a folder that may not be written to."""
 WAITING_SECONDS = 60.0
@@ -81,7 +85,7 @@ def report_full_disk(path: Path) -> Generator[None]:
         if error.errno not in FULL_DISK:
             raise
         raise UserError(
-            f"{path}: cannot be written: {error.strerror}; make room on the disk and run the same command again"
+            f"{path}: cannot be written: {error.strerror}; {FULL_DISK[error.errno]} and run the same command again"
         ) from None
 
 
