@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig, StackConfig
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.export.exported_folder import Parity, compare
@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bias of the output projection": {"output_bias": True},
     "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
     "source BOS": {"source_bos": True},
-    "odd width": {"d_model": 15, "n_heads": 5},
+    "odd width": {"d_model": 15, "n_heads": 5, "d_ff": 21},
     "encoder and decoder of different shape": {
         "encoder": {"n_layers": 3, "n_heads": 2, "d_ff": 24},
         "decoder": {"n_layers": 1, "n_heads": 8, "d_ff": 40, "n_kv_heads": 4},
@@ -121,8 +121,13 @@ def test_the_shape_of_opus_mt_trains_and_decodes_equally_in_all_paths(
         assert best.ids == [i for i in ids[1:] if i != tokenizers.tgt.eos_id]
 
 
-def test_variants_cover_every_enum_and_boolean_key_of_the_model() -> None:
+def test_variants_cover_every_key_of_the_model_and_every_enum_and_boolean_value() -> None:
+    """A key that the conversion does not know would change the model, and not its export."""
     compared = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
+    stacks = [variant.get(stack, {}) for variant in VARIANTS.values() for stack in ("encoder", "decoder")]
+    of_training = {"dropout", "freeze"}
+    assert {key for key, _ in compared} - {"vocabularies", "source_bos"} == {*ModelConfig.model_fields} - of_training
+    assert set().union(*stacks) == {*StackConfig.model_fields}
     default = ModelConfig()
     for key, field in ModelConfig.model_json_schema()["properties"].items():
         values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
