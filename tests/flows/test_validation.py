@@ -119,6 +119,23 @@ def test_validation_scores_chrf_plus_plus_if_it_is_the_metric(make_validator: Ca
     assert 20 < wanted[0].score < wanted[1].score - 0.1
 
 
+def test_new_pairs_are_half_of_the_score_beside_any_number_of_gated_sources(
+    make_validator: Callable[..., Validator], tmp_path: Path
+) -> None:
+    files = f"src: {tmp_path / 'src'}, tgt: {tmp_path / 'tgt'}"
+    sources = f"data.validation=[{{name: a, {files}}}, {{name: new, {files}}}, {{name: b, {files}}}]"
+    targets = [tgt for _, tgt in PAIRS]
+    hypotheses = [*targets, *targets, *targets[::-1]]
+    for gate, weights in (("{a: 2, b: 2}", (1 / 4, 1 / 2, 1 / 4)), ("{}", (1 / 3, 1 / 3, 1 / 3))):
+        validator = make_validator(0, sources, f"validation.gate={gate}", "train.init_from=runs/old")
+        scores = validator.score_sources(hypotheses)
+        parts = [scores[f"chrf/{name}"] for name in ("a", "new", "b")]
+        assert scores["chrf"] == pytest.approx(
+            sum(weight * score for weight, score in zip(weights, parts, strict=True))
+        )
+        assert parts[0] > parts[2] + 10
+
+
 @pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (4, [0, 2, 5, 7]), (20, list(range(10)))])
 def test_probes_are_spread_evenly_over_the_validation_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]

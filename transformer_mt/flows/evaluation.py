@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -71,6 +72,7 @@ class Validator:
         self.loss = config.loss
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.is_split_off = config.data.validation is None
+        self.gated = {*config.validation.gate}
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
         tags = [part.tag for part in self.source_ranges]
         self.stream = BatchStream.plain(corpus, tokenizers, config.batches.token_budget, config.seed, tags)
@@ -116,14 +118,17 @@ class Validator:
     def score_sources(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Return the mean of the sources' scores, and the scores of each named source.
 
-        Sources of `data.validation` have equal weight. Those of split-off training pairs are weighted by their size.
+        Sources of `data.validation` have equal weight, but those of `validation.gate` have half of it together. Sources
+        of split-off training pairs are weighted by their size.
         """
         means: dict[str, float] = {}
         of_sources: dict[str, float] = {}
         parts = [part for part in self.source_ranges if part.first < part.end]  # all pairs may be training pairs
+        n_sources = Counter(part.name in self.gated for part in parts)
         for part in parts:
-            rows = slice(part.first, part.end)
-            weight = (part.end - part.first) / len(self.references) if self.is_split_off else 1 / len(parts)
+            rows, weight = slice(part.first, part.end), 1 / (len(n_sources) * n_sources[part.name in self.gated])
+            if self.is_split_off:
+                weight = (part.end - part.first) / len(self.references)
             for name, score in part.scorer.score(hypotheses[rows], self.references[rows], self.metrics).items():
                 key = name.lower()
                 means[key] = means.get(key, 0.0) + weight * score.value

@@ -137,7 +137,7 @@ def write_fine_tuning_config(
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
     if new.validation:
-        n_copies, validation_reason = 1, "held out; a score is the mean over the sources"
+        n_copies, validation_reason = 1, "held out; new and old pairs are half of a score each"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
