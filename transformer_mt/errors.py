@@ -17,10 +17,6 @@ class MissingPackageError(UserError):
         super().__init__(f"{where}: needs more packages: pip install {quoted}")
 
 
-class DivergedError(UserError):
-    """The gradient of a training was not finite for many steps in a row."""
-
-
 class Interrupted(Exception):  # noqa: N818  (it is not an error)
     """A signal stopped a training after it saved a checkpoint."""
 

@@ -432,7 +432,7 @@ def test_a_complete_record_is_read_as_it_is(run: Path) -> None:
         ("test", {"news": {"BLEU": 3.0}}),
         ("before_and_after", [1]),
         ("exported", {"what": 1}),
-        ("diverged", "no"),
+        ("failed", 1),
     ],
 )
 def test_a_run_with_a_missing_or_wrong_value_is_refused(key: str, value: Any, run: Path) -> None:

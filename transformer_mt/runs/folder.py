@@ -43,7 +43,7 @@ from pydantic import Field, ValidationError
 from transformer_mt import __version__
 from transformer_mt.config.section import MAY_CHANGE, REMOVED, RemovedKey, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
-from transformer_mt.errors import DivergedError, UserError
+from transformer_mt.errors import UserError
 from transformer_mt.runs.records import (
     CheckpointInfo,
     CorruptFileError,
@@ -430,8 +430,6 @@ TEST_KEYS = ("tested", "test", "before_and_after")
 """Keys of the checkpoint that was tested, its scores, and their comparison with those of the warm start."""
 END_KEYS = ("ended", "last_step", "hours", *TEST_KEYS)
 """Keys that `record_end` writes."""
-FAILURE_KEYS = ("failed", "diverged")
-"""Keys that `record_failure` writes."""
 PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
 
 
@@ -506,7 +504,7 @@ def record_job(run: RunFolder, step: int) -> None:
     """Record that this job trains after `step`, and clear a failure, and the `END_KEYS` of a later step."""
     last_step = run.read_record().last_step
     is_earlier = last_step is not None and step < last_step
-    update_record(run, *FAILURE_KEYS, *(END_KEYS if is_earlier else ()), job=launcher.job_id())
+    update_record(run, "failed", *(END_KEYS if is_earlier else ()), job=launcher.job_id())
 
 
 def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -522,7 +520,7 @@ def record_end(run: RunFolder, *, ended: str, last_step: int, hours: float, scor
 
 def record_failure(run: RunFolder, error: UserError) -> None:
     """Record the error that ended the training."""
-    update_record(run, failed=str(error), diverged=isinstance(error, DivergedError))
+    update_record(run, failed=str(error))
 
 
 def collect_provenance(hardware: str) -> dict[str, Any]:

@@ -179,7 +179,6 @@ class RunRecord(Record):
     lengths: TrainingLengths | None = None
     exported: _Exported | None = None
     failed: str = ""
-    diverged: bool = False
     ended: str = ""
     last_step: Count | None = None
     hours: Hours | None = None

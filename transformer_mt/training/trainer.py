@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter
 
 from transformer_mt.data.batches import Prefetcher, StreamPosition
-from transformer_mt.errors import DivergedError, Interrupted
+from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import KeepConfig, RunFolder
@@ -191,7 +191,7 @@ class Trainer:
     def fit(self) -> str:
         """Train until a limit is reached, and return the stop reason.
 
-        Raises `Interrupted` after a stop signal, and `DivergedError` after many steps without a finite gradient.
+        Raises `Interrupted` after a stop signal, and `UserError` after many steps without a finite gradient.
         """
         self.last_time = time.perf_counter()
         with StopSignals() as stop, self.prefetcher:
@@ -240,7 +240,7 @@ class Trainer:
     def flush_metrics(self) -> None:
         """Read the pending metrics, all at once, because reading synchronises with the GPU.
 
-        Raises `DivergedError` after `MAX_SKIPPED` steps in a row without an update.
+        Raises `UserError` after `MAX_SKIPPED` steps in a row without an update.
         """
         start, pending = time.perf_counter(), self.pending
         if not pending:
@@ -277,7 +277,7 @@ class Trainer:
         if progress.skipped_in_a_row == MAX_SKIPPED:
             raise self.describe_divergence(first=step - MAX_SKIPPED + 1)
 
-    def describe_divergence(self, first: int) -> DivergedError:
+    def describe_divergence(self, first: int) -> UserError:
         """Return the error that ends the training, with the last checkpoint before the `first` skipped step."""
         advice = ["lower schedule.peak (or schedule.factor)", "raise schedule.warmup_steps"]
         if self.train_step.clip_norm is None:
@@ -295,7 +295,7 @@ class Trainer:
                 f";\nto resume before that step: tmt train --config {self.run.config} --checkpoint {good.step}\n"
                 f"to start a new run from the best weights: train.init_from={self.run.path}, with a lower schedule.peak"
             )
-        return DivergedError(message)
+        return UserError(message)
 
     def log(self) -> None:
         """Log means over the steps since the last entry, except skipped ones."""
