@@ -257,8 +257,8 @@ Search = Callable[[Sequence[tuple[int, Segment]], DecodingChanges], list[list[Tr
 
 def find_segment_faults(policy: ReviewPolicy, segment: Segment, translation: Translation) -> Sequence[Fault]:
     """Return the faults of a translation, ignoring protected elements."""
-    source = segment.text
-    return policy.find_faults(source, translation.content.text) if letter_case.has_letters(source) else ()
+    source = segment.plain_text
+    return policy.find_faults(source, translation.content.plain_text) if letter_case.has_letters(source) else ()
 
 
 def review(
@@ -274,7 +274,7 @@ def review(
     for _ in range(MAX_ROUNDS):
         _search_again(faulty, policy, config, search)
         remaining = [job for job in faulty if job.faults]
-        pieces = [[*policy.divide(job.segment.text, job.faults, count_tokens)] for job in remaining]
+        pieces = [[*policy.divide(job.segment.plain_text, job.faults, count_tokens)] for job in remaining]
         _translate_parts(remaining, pieces, policy, search)
         divided += [job for job in remaining if job.parts]
         faulty = [part for job in remaining for part in job.parts if part.faults]
@@ -304,7 +304,7 @@ def _translate_parts(
     for job, pieces in zip(jobs, piece_lists, strict=True):
         copied = {piece.text for piece in pieces if piece.is_copied}
         for segment in job.segment.divide([piece.text for piece in pieces]) if pieces else ():
-            parts.append((job, segment, copy_source(segment) if segment.text in copied else None))
+            parts.append((job, segment, copy_source(segment) if segment.plain_text in copied else None))
     searched = [(job.line, segment) for job, segment, copy in parts if copy is None]
     found = iter(search(searched, {"n_best": 1}) if searched else ())
     for job, segment, copy in parts:

@@ -77,7 +77,7 @@ class Segment:
         return "".join(item if isinstance(item, str) else self.elements[item].surface for item in self.items)
 
     @property
-    def text(self) -> str:
+    def plain_text(self) -> str:
         """The text without the elements, for sentence splitting and fault detection.
 
         Spaces may be missing or doubled at the place of an element. `surface` includes the elements.
@@ -119,7 +119,7 @@ class Segment:
         return self.extract(self.items[n : len(self.items) - n]) if n else self
 
     def divide(self, pieces: Sequence[str]) -> list[Segment]:
-        """Divide at the ends of `pieces`, which are the pieces of `text`, such as its sentences.
+        """Divide at the ends of `pieces`, which are the pieces of `plain_text`, such as its sentences.
 
         There is no division inside a pair of tags, so a part may contain several pieces. If a pair surrounds whole
         pieces, each of these pieces and each tag of the pair becomes a part. At a boundary, a closing tag belongs to
@@ -177,7 +177,7 @@ class Segment:
         )
 
     def _cut(self, bounds: Sequence[int]) -> Iterator[tuple[int, Item]]:
-        """Yield the items with their offsets in `text`, after cutting texts at `bounds`, which are sorted offsets."""
+        """Yield the items with their offsets in `plain_text`, after cutting texts at `bounds`, sorted offsets."""
         offset = 0
         for item in self.items:
             if isinstance(item, int):
@@ -193,7 +193,7 @@ class Segment:
 
         White space is allowed between a closing tag and the end of a piece.
         """
-        text = self.text
+        text = self.plain_text
         found, openings = set[int](), set[int]()
         for offset, item in self._cut(bounds):
             if isinstance(item, str):
@@ -420,13 +420,13 @@ class LineDivider:
         part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
         if self.when == "never":
             return part_lists
-        texts = [line.text for (line,) in part_lists]
+        texts = [line.plain_text for (line,) in part_lists]
         for i, (text, n_tokens) in enumerate(zip(texts, self.count_tokens(texts), strict=True)):
             is_long = n_tokens > self.max_tokens
             if not has_letters(text) or (not is_long and self.when == "long"):
                 continue
             (line,) = part_lists[i]
-            pieces = split_sentences(line.text, self.language)
+            pieces = split_sentences(line.plain_text, self.language)
             if is_long:
                 pieces = split_long_sentences(pieces, self.count_tokens, self.max_tokens, self.part_tokens)
             if self.when == "auto" and self.max_sentences > 1:
@@ -473,7 +473,7 @@ class Translation:
 
     @cached_property
     def text(self) -> str:
-        """The translation with its elements: `content.surface`, not `content.text`."""
+        """The translation with its elements."""
         return self.content.surface
 
     @property

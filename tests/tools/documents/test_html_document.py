@@ -129,13 +129,13 @@ def test_inline_tags_without_letters_are_one_element() -> None:
 def test_annotations_of_ruby_are_kept_and_code_of_templates_is_one_element() -> None:
     ruby = "<ruby>{}<rp>(</rp><rt>alt</rt><rp>)</rp></ruby> <ruby>{}<rt>gross</ruby> {} <%= a > '<b>' %> {}"
     document = parse(ruby.format("old", "big", "dog", "x"), "html")
-    assert document.segments[0].source.text == "old big dog  x"
+    assert document.segments[0].source.plain_text == "old big dog  x"
     assert fill(document, upper) == ruby.format("OLD", "BIG", "DOG", "X")
 
 
 def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
     document = parse("<p>caf&eacute; &lt;b&gt; &amp; &copy; x</p>", "html")
-    assert document.segments[0].source.text == "café <b> &  x"
+    assert document.segments[0].source.plain_text == "café <b> &  x"
     assert fill(document, upper) == "<p>CAFÉ &lt;B&gt; &amp; &copy; X</p>"
 
 

@@ -141,7 +141,7 @@ def test_extensions_of_markdown_are_kept() -> None:
         "The old dog.", "The dog sleeps.", "an item", "Term", "The meaning", "Another", "Old text", "More text",
         r"The ==small \(x+y\) dog== a == b.",
     ]  # fmt: skip
-    assert [segment.source.text for segment in document.segments][-1] == "The small  dog a  b."
+    assert [segment.source.plain_text for segment in document.segments][-1] == "The small  dog a  b."
     translated = sources(parse(fill(document, upper), "markdown"))
     assert translated == [text.upper().replace("(X+Y", "(x+y") for text in sources(document)]
 
@@ -152,7 +152,7 @@ def test_maths_templates_and_containers_are_kept() -> None:
         "from $5 to $6 {}\n"
     )
     document = parse(text.format("old", "small", "each"), "markdown")
-    assert [segment.source.text for segment in document.segments] == [
+    assert [segment.source.plain_text for segment in document.segments] == [
         "The dog is old.", " is the small  dog.", "from $5 to $6 each",
     ]  # fmt: skip
     expected = text.format("OLD", "SMALL", "EACH").replace("The dog is", "THE DOG IS").replace("is the", "IS THE")

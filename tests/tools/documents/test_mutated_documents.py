@@ -189,7 +189,7 @@ def check_document(document: Document, document_format: DocumentFormat) -> None:
 def translate_marked(source: Segment, translate: Callable[[str], str]) -> Segment:
     """Return the translation of a text, each sentence separately, with its elements placed by a diagonal alignment."""
     inner = source.strip_enclosing()
-    text = inner.text
+    text = inner.plain_text
     middle = text.find(". ") + 2 if ". " in text else len(text)
     chunks: list[Segment] = []
     for chunk in inner.divide([part for part in (text[:middle], text[middle:]) if part]):

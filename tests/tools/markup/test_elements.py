@@ -173,7 +173,7 @@ def test_patterns_come_before_kinds() -> None:
 
 def test_a_pattern_may_match_the_whole_text() -> None:
     marked = Protector([".*"]).mark("everything")
-    assert marked.text == "" and marked.surface == "everything"
+    assert marked.plain_text == "" and marked.surface == "everything"
 
 
 def test_a_slow_pattern_is_refused() -> None:

@@ -77,7 +77,9 @@ def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
         alignment = [(rng.randrange(9), rng.randrange(9)) for _ in range(rng.randrange(9))]
         placed = place_elements(source, words, alignment)
         assert has_elements_of(placed, source)
-        assert placed.text.split() == words.split() or placed.text.replace(" ", "") == words.replace(" ", "")
+        assert placed.plain_text.split() == words.split() or placed.plain_text.replace(" ", "") == words.replace(
+            " ", ""
+        )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
         text = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", "One. ", "two, "], k=rng.randrange(14))))
         inside = text.strip_enclosing()
         assert inside.n_enclosing == 0
-        plain = inside.text
+        plain = inside.plain_text
         ends = sorted(rng.sample(range(len(plain) + 1), min(3, len(plain))))
         pieces = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
         chunks = inside.divide(pieces)

@@ -130,7 +130,7 @@ class Document:
         changed = {
             segment: translation
             for segment, translation in zip(self.segments, translations, strict=True)
-            if translation.surface != segment.source.surface and translation.text.strip()
+            if translation.surface != segment.source.surface and translation.plain_text.strip()
         }
         output = [self.byte_order_mark]
         position = 0  # the text before it is in the output

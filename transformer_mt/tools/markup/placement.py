@@ -33,7 +33,7 @@ def remove_elements(text: Segment) -> str:
     """Return readable text without elements, as input of the model and for word alignment.
 
     A single element between words becomes a space; spaces before punctuation are dropped. So offsets may differ from
-    those in `Segment.text`.
+    those in `Segment.plain_text`.
     """
     return _remove_elements(text)[0]
 

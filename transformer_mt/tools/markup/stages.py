@@ -89,7 +89,7 @@ class _MarkupState(StageState):
         """Place the elements of the source."""
         if not self.source.elements:
             return translation
-        if not translation.tokens and not has_letters(self.source.text):
+        if not translation.tokens and not has_letters(self.source.plain_text):
             marked = self.source  # nothing was translated
         else:
             marked = place_elements(self.source, translation.text, translation.alignment or [])

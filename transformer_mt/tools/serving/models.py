@@ -137,7 +137,7 @@ class SourceText:
         """The text without markup."""
         if self.document is None:
             return self.text
-        return "\n".join(segment.source.text for segment in self.document.segments)
+        return "\n".join(segment.source.plain_text for segment in self.document.segments)
 
     @property
     def lengths(self) -> list[int]:
