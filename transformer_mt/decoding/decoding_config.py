@@ -22,6 +22,8 @@ GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; th
 MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
 FORCE_TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
 """Overrides of section `decoding` for what only PyTorch can do."""
+WITHOUT_STAGES: Mapping[str, object] = {"markup": "none", "glossary": None}
+"""Keys that ask for text stages, with the value that asks for none."""
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 
@@ -126,13 +128,13 @@ class DecodingConfig(Section):
         return self.weight_type != "float32"
 
     @property
-    def needs_stages(self) -> bool:
-        """Return whether texts go through stages before and after their translation."""
-        return self.markup != "none" or self.glossary is not None
+    def stage_keys(self) -> list[str]:
+        """Return the keys that ask for text stages."""
+        return [key for key, value in WITHOUT_STAGES.items() if getattr(self, key) != value]
 
     def without_stages(self) -> DecodingConfig:
         """Return the options of the search alone."""
-        return self.with_options({"markup": "none", "glossary": None}) if self.needs_stages else self
+        return self.with_options(WITHOUT_STAGES) if self.stage_keys else self
 
     def with_term_beam(self) -> DecodingConfig:
         """Return the options of a search with required terms, with beams for several numbers of found terms."""

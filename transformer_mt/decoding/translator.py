@@ -141,10 +141,9 @@ class Translator:
         The stage of letter case comes last, so that the other stages see the original case.
         """
         stages: list[TextStage] = []
-        if self.config.needs_stages:
+        if keys := self.config.stage_keys:
             if self.features.make_stages is None:
-                key = "glossary" if self.config.markup == "none" else "markup"
-                raise UserError(f"decoding.{key}: needs text stages; load the run with load_translator")
+                raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
             stages += self.features.make_stages(self.config, self.tokenizers)
         if self.config.restore_case:
             provenance, has_alignments = self.provenance(), self.engine.has_alignments
