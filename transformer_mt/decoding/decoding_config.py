@@ -24,7 +24,7 @@ FORCE_TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
 """Overrides of section `decoding` for what only PyTorch can do."""
 WITHOUT_STAGES: Mapping[str, object] = {"markup": "none", "glossary": None}
 """Keys that ask for text stages, with the value that asks for none."""
-MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
+MIN_CONSTRAINED_BEAMS = 5  # of a search with constraints, such as required terms, also if others are greedy
 
 
 class DecodingConfig(Section):
@@ -136,9 +136,9 @@ class DecodingConfig(Section):
         """Return the options of the search alone."""
         return self.with_options(WITHOUT_STAGES) if self.stage_keys else self
 
-    def with_term_beam(self) -> DecodingConfig:
-        """Return the options of a search with required terms, with beams for several numbers of found terms."""
-        return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})
+    def with_constraint_beam(self) -> DecodingConfig:
+        """Return the options of a search with constraints, with beams that fulfil different parts of them."""
+        return self.with_options({"beam": max(self.beam, MIN_CONSTRAINED_BEAMS)})
 
     @property
     def n_beams(self) -> int:

@@ -311,7 +311,7 @@ class Translator:
         """Translate the sources of texts that are not copied, in batches of similar length.
 
         `tgt_tags` has the tag symbol that starts the translations of each source; None: no tags. A source whose
-        translations lack a term is searched again, with its terms.
+        translations do not fulfil its constraint is searched again, with the constraint.
         """
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
         n_tokens = self.max_positions - 1 - self.tokenizers.n_target_tags
@@ -346,7 +346,7 @@ class Translator:
 
         search_pending(self.config, is_constrained=False)
         if pending:
-            search_pending(self.config.with_term_beam(), is_constrained=True)
+            search_pending(self.config.with_constraint_beam(), is_constrained=True)
         return hypotheses
 
     def _align(
