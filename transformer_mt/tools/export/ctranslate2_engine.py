@@ -34,7 +34,7 @@ from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, LoadedRun
-from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
+from transformer_mt.decoding.translator import choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import RunFolder
@@ -176,7 +176,7 @@ class CTranslate2Engine:
         unfinished hypotheses.
         """
         limits = [min(limit, self.max_positions) for limit in limits]
-        found = [[NOT_SEARCHED] for _ in sentences]
+        found = [[Hypothesis([], [], finished=True)] for _ in sentences]
         again: dict[int, list[int]] = {}  # limit -> indices of sentences
 
         def translate(indices: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -295,7 +295,7 @@ class CombinedEngine:
         return self.as_torch().score(sources, targets, batch_tokens)
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
+# --- what CTranslate2 supports ----------------------------------------------------------------------------------------
 
 
 def check_search(config: DecodingConfig) -> None:
@@ -313,8 +313,6 @@ def check_device(device: str) -> None:
     if kind == "cuda" and int(index or 0) >= n_devices:
         raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
 
-
-# --- what CTranslate2 supports ----------------------------------------------------------------------------------------
 
 KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
