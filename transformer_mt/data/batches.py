@@ -1,8 +1,9 @@
-"""Batches for the training: plan them, read and modify their pairs, pad them, and prefetch the next steps.
+"""Batches: plan them, read and modify their pairs, pad them, and prefetch the next steps of a training.
 
-A planned batch is the corpus rows of its pairs, and the plan reads only lengths. It is a pure function of (seed,
+The plan reads only lengths, and gives the corpus rows of the pairs of each batch. It is a pure function of (seed,
 epoch), and a position in it is a few integers, `StreamPosition`. A resumed run therefore sees the same batches, with
-any number of processes.
+any number of processes. `BatchStream.take` at the end builds the batches of a step. `BucketedBatches` and
+`collate_pairs` also serve the scoring of given translations.
 
 Shapes: `N` pairs, `M` batches, `K` sources of pairs; `B` pairs of one batch, `S` source length, `T` target length.
 """

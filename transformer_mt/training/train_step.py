@@ -152,6 +152,7 @@ class TrainStep:
 
         If memory runs out, the batch at fault is split, and the step starts again.
         """
+        # later parts of a split batch have no seed: they continue the random numbers of the part before
         passes: list[tuple[int | None, Batch]] = [
             (self.micro_batch_seed(step, batch.place), batch) for batch in batches
         ]

@@ -135,7 +135,7 @@ class LogWindow:
         return self.sums.get(name, 0.0)
 
     def scalars(self) -> dict[str, float]:
-        """Return means for the log, and of each corpus of a mixture the loss and the share of the target tokens."""
+        """Return means for the log, and of each source of a mixture the loss and the share of the target tokens."""
         n_labels = self.total("n_tgt") or math.nan
         nll = self.total("nll") / n_labels
         scalars = {
@@ -149,10 +149,10 @@ class LogWindow:
         if self.loss_scale is not None:
             scalars["train/loss_scale"] = self.loss_scale
         for name, n_tgt in self.sums.items():
-            metric, _, corpus = name.partition("/")
-            if corpus and metric == "n_tgt":
-                scalars[f"train/nll/{corpus}"] = self.total(f"nll/{corpus}") / (n_tgt or math.nan)
-                scalars[f"train/share/{corpus}"] = n_tgt / n_labels
+            metric, _, source = name.partition("/")
+            if source and metric == "n_tgt":
+                scalars[f"train/nll/{source}"] = self.total(f"nll/{source}") / (n_tgt or math.nan)
+                scalars[f"train/share/{source}"] = n_tgt / n_labels
         return scalars
 
 
