@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, flag, group, option
 from transformer_mt.cli.options import ConfigOptions
 from transformer_mt.flows.line_io import decode_argument
+from transformer_mt.system.log import label_piece
+
+if TYPE_CHECKING:
+    from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class Config(Command):
     def _show_tokens(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.configuration import find_preset, load_run_or_file
-        from transformer_mt.flows.prepare import format_tokens, load_split, make_tokenizers
+        from transformer_mt.flows.prepare import load_split, make_tokenizers
 
         path, overrides = self.config.split()
         config, run = load_run_or_file(path or find_preset("quickstart"), overrides)
@@ -51,5 +55,11 @@ class Config(Command):
         else:
             tokenizers = make_tokenizers(config, load_split(config, "train"))
         for text in map(decode_argument, self.tokens):
-            shown = dict.fromkeys(format_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
+            shown = dict.fromkeys(_format_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
             print(*chain(*shown), sep="\n")  # once, if both sides share a tokenizer
+
+
+def _format_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
+    """Return the tokens of a line, with spaces as ▁, and their ids, each as one string."""
+    (ids,) = tokenizer.encode([line])
+    return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))

@@ -22,7 +22,7 @@ from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_settings
 from transformer_mt.decoding.segments import split_sentences
 from transformer_mt.errors import UserError
@@ -32,7 +32,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import Percentiles, TrainingLengths
 from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
-from transformer_mt.system.log import label_piece, log_rank0
+from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, TokenizerTrainingPairs, make_modify
 
 TOKENIZERS = "tokenizers.json"
@@ -202,12 +202,6 @@ def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = IN_P
     if config.train.init_from is not None:
         return load_tokenizers(config)
     return _learn_tokenizers(config, train, runner).with_tags(config.data.tags, is_needed=config.data.needs_tag)
-
-
-def format_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
-    """Return the tokens of a line, with spaces as ▁, and their ids, each as one string."""
-    (ids,) = tokenizer.encode([line])
-    return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
 
 
 def learn_vocabulary(config: TokenizerConfig, pairs: Pairs, seed: int, _task: int, folder: Path) -> dict[str, int]:
