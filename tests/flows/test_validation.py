@@ -18,9 +18,9 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Sample, Scorer, markdown_table
+from transformer_mt.evaluation.metrics import Sample, Scorer
 from transformer_mt.flows import configuration
-from transformer_mt.flows.evaluation import Validator
+from transformer_mt.flows.evaluation import Validator, markdown_table
 from transformer_mt.flows.prepare import encode_validation, load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine

@@ -180,17 +180,6 @@ class Sample(NamedTuple):
         return [f"  source     {src}", f"  model      {hypothesis}", f"  reference  {reference}"]
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with some columns."""
-
-    def cell(text: str) -> str:
-        escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-        return make_visible(escaped)
-
-    lines = [" | ".join(map(cell, row)) for row in rows]
-    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])
-
-
 MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
 
 

@@ -25,14 +25,13 @@ from transformer_mt.evaluation.metrics import (
     Scorer,
     Tags,
     find_degenerate,
-    markdown_table,
 )
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.translation import attach_fault_report
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
-from transformer_mt.system.log import ProgressReport, log
+from transformer_mt.system.log import ProgressReport, log, make_visible
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import ValidationResult
@@ -160,6 +159,17 @@ class Validator:
             # all pairs of a source may be training pairs
             scores |= {f"nll/{name}": sums[f"nll/{name}"] / n for name in names if (n := sums[f"n_tgt/{name}"])}
         return scores
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with some columns."""
+
+    def cell(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        return make_visible(escaped)
+
+    lines = [" | ".join(map(cell, row)) for row in rows]
+    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])
 
 
 def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:

@@ -18,9 +18,15 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.evaluation.metrics import EvaluationSet, markdown_table
+from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.evaluation import Validator, describe_system, make_evaluation_set, translate_set
+from transformer_mt.flows.evaluation import (
+    Validator,
+    describe_system,
+    make_evaluation_set,
+    markdown_table,
+    translate_set,
+)
 from transformer_mt.flows.prepare import TrainingData, build_report, measure_lengths, prepare_data
 from transformer_mt.flows.resolve import (
     can_pack,
