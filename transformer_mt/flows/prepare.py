@@ -40,33 +40,6 @@ LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, w
 TEXT_SAMPLE = 2000  # pairs whose text is measured
 NORMAL_MEDIAN = 0.6745  # median of the absolute values of a normal distribution, in standard deviations
 
-_REASONS = {
-    "empty": "dropped {n:,} pairs with an empty side",
-    "too_long": "dropped {n:,} pairs longer than data.max_length",
-    "truncated": "truncated {n:,} pairs longer than data.max_length",
-}
-
-
-def build_report(data: TrainingData) -> list[str]:
-    """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
-    train, validation = data.train, data.validation
-    n_src_tokens, n_tgt_tokens = train.src.n_tokens, train.tgt.n_tokens
-    n_pairs = max(1, len(train))
-    lines = [
-        f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
-        f"(mean {n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
-    ]
-    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in data.held_out().items()]
-    lines += [report.describe() for report in train.text.filters]
-    for reason, sentence in _REASONS.items():
-        if count := getattr(train.limit_counts, reason):
-            where = train.text.describe_lines(train.limit_counts.examples[reason], count)
-            lines.append(f"{sentence.format(n=count)} ({where})")
-    if count := validation.limit_counts.truncated:
-        where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
-        lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
-    return [*lines, *data.notes]
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -325,3 +298,33 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
     if modify is None and sample is None:
         return None
     return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+_REASONS = {
+    "empty": "dropped {n:,} pairs with an empty side",
+    "too_long": "dropped {n:,} pairs longer than data.max_length",
+    "truncated": "truncated {n:,} pairs longer than data.max_length",
+}
+
+
+def build_report(data: TrainingData) -> list[str]:
+    """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
+    train, validation = data.train, data.validation
+    n_src_tokens, n_tgt_tokens = train.src.n_tokens, train.tgt.n_tokens
+    n_pairs = max(1, len(train))
+    lines = [
+        f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
+        f"(mean {n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
+    ]
+    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in data.held_out().items()]
+    lines += [report.describe() for report in train.text.filters]
+    for reason, sentence in _REASONS.items():
+        if count := getattr(train.limit_counts, reason):
+            where = train.text.describe_lines(train.limit_counts.examples[reason], count)
+            lines.append(f"{sentence.format(n=count)} ({where})")
+    if count := validation.limit_counts.truncated:
+        where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
+        lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
+    return [*lines, *data.notes]
