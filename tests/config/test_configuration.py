@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config.section import Section
+from transformer_mt.config.section import REMOVED, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml, render_yaml
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.errors import UserError
@@ -234,6 +234,13 @@ def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Wri
         assert f"config.yaml:2: {key}: was removed" in line
     write("run/run.json", "{}")
     assert load(run).seed != 7 == load(heir).seed
+
+
+@pytest.mark.parametrize("name", [name for name in REMOVED if "=" not in name])
+def test_a_removed_key_is_no_key(name: str) -> None:
+    """A run is read without removed keys, so one that is a key again would be lost."""
+    *path, key = name.split(".")
+    assert key not in configuration.list_keys(tuple(0 if part == "*" else part for part in path))
 
 
 def test_a_test_set_may_be_named_like_a_removed_key(write: Write) -> None:
