@@ -104,6 +104,7 @@ def folder_instead_of_weights(folder: Path) -> None:
     (folder / "model.safetensors").mkdir()
 
 
+LFS_POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 298763000\n"
 ATTENTION = "model.encoder.layers.0.self_attn.k_proj.weight"
 MARIAN: dict[str, tuple[Damage, str]] = {
     "no config": (delete("config.json"), "config.json"),
@@ -149,6 +150,9 @@ MARIAN: dict[str, tuple[Damage, str]] = {
     "missing part": (shard("model-2.safetensors"), "model-2.safetensors"),
     "part elsewhere": (shard("../model-2.safetensors"), "index.json"),
     "adapter": (write("adapter_config.json", "{}"), "adapter"),
+    "weights are a pointer": (write("model.safetensors", LFS_POINTER), "git lfs pull"),
+    "segmenter is a pointer": (write("source.spm", LFS_POINTER), "git lfs pull"),
+    "vocabulary is a pointer": (write("vocab.json", LFS_POINTER), "git lfs pull"),
     "pipe": (lambda folder: os.mkfifo(folder / "pipe"), "pipe"),
 }
 M2M100: dict[str, tuple[Damage, str]] = {

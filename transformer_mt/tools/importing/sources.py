@@ -42,9 +42,20 @@ def open_source(source: str) -> Generator[Path]:
             yield unpacked
     elif path.is_dir():
         files.refuse_special_files(path)
-        yield path
+        try:
+            yield path
+        except UserError as error:
+            if pointers := [file.name for file in sorted(path.iterdir()) if _is_lfs_pointer(file)]:
+                listed = f"{', '.join(pointers)}: downloaded without content (Git LFS)"
+                raise UserError(f"{error}\n{listed}; run `git lfs pull` in {path}, or download again") from None
+            raise
     else:
         yield _download(source)
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Return whether Git LFS left a pointer in place of a large file."""
+    return path.is_file() and path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs")
 
 
 def _unpack(path: Path, folder: Path) -> Path:
