@@ -65,6 +65,27 @@ def test_both_engines_give_the_same_translations_and_only_the_second_start_conve
     assert model.stat() == before
 
 
+def test_a_forked_process_is_told_to_load_the_translator_itself(run: Path) -> None:
+    """The threads of CTranslate2 are not forked, so waiting for them would never end."""
+    code = f"""
+import os
+from transformer_mt import LoadOptions, load_translator
+from transformer_mt.errors import UserError
+translator = load_translator({str(run)!r}, LoadOptions(device="cpu"), engine="auto")
+if os.fork() == 0:
+    try:
+        translator.translate(["one two"])
+    except UserError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+print(translator.translate(["one two"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    message, translations = done.stdout.splitlines()
+    assert "load it in each process" in message and translations.startswith("[")
+
+
 def test_translating_with_a_converted_model_imports_neither_torch_nor_other_slow_packages(run: Path, tmt: Tmt) -> None:
     expected, _ = translate(tmt, run, *AUTO)
     Path("f").write_text("one two three\nthree two\neight\n", encoding="utf-8")

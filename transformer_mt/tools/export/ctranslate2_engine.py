@@ -119,7 +119,8 @@ class CTranslate2Engine:
             kind = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
         n_threads = resolve_threads(threads) if kind == "cpu" else 1
         self.n_parallel = 1 if shares_batches else n_threads  # batches at a time
-        self.library: Any = ctranslate2.Translator(
+        self._process_id = os.getpid()
+        self._library: Any = ctranslate2.Translator(
             str(folder),
             device=kind,
             device_index=int(index or 0),
@@ -127,6 +128,16 @@ class CTranslate2Engine:
             intra_threads=n_threads // self.n_parallel,
         )
         self.name, self.precision = f"ctranslate2 {ctranslate2.__version__}", str(self.library.compute_type)
+
+    @property
+    def library(self) -> Any:
+        """The translator of CTranslate2. Raises `UserError` after a fork, because it would wait for threads forever."""
+        if os.getpid() != self._process_id:
+            raise UserError(
+                "the translator was loaded before this process was forked, which CTranslate2 does not support: load it "
+                'in each process, or with engine="torch" and one thread'
+            )
+        return self._library
 
     def as_torch(self) -> TorchEngine:
         """Raise `UserError`: the model is only for CTranslate2."""
