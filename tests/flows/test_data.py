@@ -29,6 +29,8 @@ from transformer_mt.flows.prepare import (
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.quality.duplicates import find_duplicates, find_near_duplicates
 
+TAGGED = [{"name": "x", "builtin": "quickstart", "tag": "2de"}]
+TAGGED_ON_BOTH_SIDES = [{"name": "x", "builtin": "quickstart", "tag": "en:de"}]
 LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
 
 
@@ -69,6 +71,8 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
             7,
         ),
         ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
+        ({"model": {"positions": "learned", "max_positions": 5}, "data": {"train": TAGGED}}, 3),
+        ({"model": {"positions": "learned", "max_positions": 5}, "data": {"train": TAGGED_ON_BOTH_SIDES}}, 3),
     ],
     ids=str,
 )
@@ -82,6 +86,7 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     config = Config.model_validate(sections)
     assert not [*config.find_conflicts()]
     pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
+    pair = pair.with_tags(config.data.tags, is_needed=config.data.needs_tag)
     found = encode_validation(config, corpus, pair)
     assert found.src.lengths_of(0, len(found)).tolist() == [min(n, longest) for n in LENGTHS]
     assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)

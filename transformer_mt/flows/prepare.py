@@ -239,7 +239,7 @@ def encode_validation(
     """
     longest = max(config.data.max_length, config.decoding.max_source_length + 1)  # + 1: end symbol
     if config.model.max_sequence_length is not None:
-        longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos)
+        longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos - bool(tokenizers.tags))
     limit = LengthLimit(longest, "truncate", keep_empty=True)
     return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), runner)
 
