@@ -208,6 +208,10 @@ def test_replay_files_take_the_place_of_data_that_are_gone(german_run: str, tmt:
     assert len(load(Path("alone.yaml")).data.train_sources) == 1
     command = ("init", table, "--from", german_run, "--out", "tuned.yaml", "--replay")
     assert_user_error(tmt(*command, "t.en", "t.de"), "t.en")
+    for name in ("few.en", "few.de"):
+        Path(name).write_text("red blue\n", encoding="utf-8")
+    few = ("init", "few.en", "few.de", "--from", german_run, "--out", "tuned.yaml", "--replay", "few.en", "few.de")
+    assert_user_error(tmt(*few), "few.en", "as many old pairs")
     assert_succeeded(tmt(*command, "old.en", "t.de"))
     sources = load(Path("tuned.yaml")).data.train_sources
     assert Path(sources[1].src[0]).read_text(encoding="utf-8") == Path("old.en").read_text(encoding="utf-8")

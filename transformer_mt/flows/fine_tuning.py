@@ -134,7 +134,7 @@ def write_fine_tuning_config(
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
-            f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
+            f"{MIN_PAIRS} or more, or --validation, or as many old pairs as --replay"
         )
     if new.validation:
         n_copies, validation_reason = 1, "held out; new and old pairs are half of a score each"
