@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -365,6 +367,23 @@ def test_a_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
         translator.translate("Hello")
     with pytest.raises(UserError, match=r"^targets: "):
         translator.score(["Hello"], "H")
+
+
+@pytest.mark.parametrize("item", [None, math.nan, b"Hello", ["Hello"], 1, "Hello \ud83d"], ids=repr)
+def test_an_item_that_is_no_text_is_refused_by_its_place(item: Any, translator: Translator) -> None:
+    for call in (translator.translate, lambda texts: translator.score(["a", "b"], texts)):
+        with pytest.raises(UserError, match="item 1 "):
+            call(["Hello", item])
+
+
+@pytest.mark.parametrize("make", [tuple, iter, np.array, lambda texts: pd.Series(["x", *texts])[1:]])
+def test_texts_come_from_any_iterable(make: Callable[[list[str]], Any], translator: Translator) -> None:
+    texts = SENTENCES[:3]
+    assert translator.translate(make(texts)) == translator.translate(texts)
+    numbers: Any = pd.Series([0, 7, 8, 9])[1:]
+    expected = translator.translate(texts, [7, 8, 9], sample=True)
+    assert translator.translate(make(texts), numbers, sample=True) == expected
+    assert translator.score(make(texts), make(texts)) == translator.score(texts, texts)
 
 
 # --- text in capitals -------------------------------------------------------------------------------------------------

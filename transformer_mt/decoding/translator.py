@@ -12,11 +12,12 @@ import copy
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from transformer_mt.config.yaml_files import has_lone_surrogate
 from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
     from transformer_mt.model.transformer import Transformer
 
+TextT = TypeVar("TextT")
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
@@ -244,7 +246,7 @@ class Translator:
         if alignments and not self.engine.has_alignments:
             raise UserError(f"--alignments: {self.engine.name} aligns no words; use --engine torch or auto")
         translator = self.with_options(options) if options else self
-        check_is_list("texts", texts)
+        texts = list_texts("texts", texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
         if tags is None:
             tags = [translator.config.tag] * len(texts)
@@ -409,8 +411,7 @@ class Translator:
         `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
         for warnings, by default 1, 2, ...
         """
-        check_is_list("sources", sources)
-        check_is_list("targets", targets)
+        sources, targets = list_texts("sources", sources), list_texts("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"sources: {len(sources)}, targets: {len(targets)}; give one for each")
         line_numbers = resolve_line_numbers(len(sources), line_numbers)
@@ -573,17 +574,27 @@ def name_line(line_number: int) -> str:
     return f"line {line_number % PART_STRIDE}"
 
 
-def check_is_list(name: str, texts: Sequence[object]) -> None:
-    """Raise `UserError` for a single text, whose letters would be translated one by one."""
+def list_texts(name: str, texts: Iterable[TextT]) -> list[TextT]:
+    """Return texts as a list, such as those of a column of a table.
+
+    Raises `UserError` for a single text, whose letters would be translated one by one, and for an item that is no text.
+    """
     if isinstance(texts, str):
         raise UserError(f"{name}: is a single string; pass a list of strings")
+    listed = [*texts]
+    for i, text in enumerate(listed):
+        if not isinstance(text, str | Segment):
+            raise UserError(f"{name}: item {i} is {text!r:.50}, of the type {type(text).__name__}; pass strings")
+        if isinstance(text, str) and has_lone_surrogate(text):
+            raise UserError(f"{name}: item {i} has half a character (a lone surrogate); repair or drop it")
+    return listed
 
 
 def resolve_line_numbers(n_texts: int, line_numbers: Sequence[int] | None) -> Sequence[int]:
     """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
     if line_numbers is not None and len(line_numbers) != n_texts:
         raise UserError(f"line_numbers: {len(line_numbers)} for {n_texts} texts; give one for each")
-    return range(1, n_texts + 1) if line_numbers is None else line_numbers
+    return range(1, n_texts + 1) if line_numbers is None else [*line_numbers]
 
 
 def choose_n_best(
