@@ -63,7 +63,9 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("train: {max_steps:8}\n", "x.yaml:2: train.max_steps:8: unknown key; write a space after the colon"),
         ("train: {ledger: yes}\n", "x.yaml:2: train.ledger: was removed"),
         ("precision: fp23\n", 'x.yaml:2: precision: "fp23" is not allowed, did you mean "fp32"?'),
-        ("model:\n", "x.yaml:2: model: "),
+        ("optimizer: {kind: AdamW}\n", 'x.yaml:2: optimizer.kind: "AdamW" is not allowed, did you mean "adamw"?'),
+        ("model:\n", "x.yaml:2: model: must be a section of keys and values, not nothing; delete this key"),
+        ("decoding: {glossary: $HOME/t.tsv}\n", "x.yaml:2: decoding.glossary: $HOME: "),
         (
             "device: {threads: 1}\n",
             'x.yaml:2: device: must be a single value, so there is no key device.threads; did you mean "threads"?',
@@ -287,6 +289,8 @@ def test_circular_inheritance_is_refused(write: Write, tmp_path: Path, names: st
         ("data.train={src: F, tgt: G}", "data.train.src", ["F"]),
         ("data.test.new={builtin: quickstart, split: test}", "data.test.new.split", "test"),
         ("runs_dir=~/runs", "runs_dir", str(Path.home() / "runs")),
+        ("decoding.glossary=~/t.tsv", "decoding.glossary", str(Path.home() / "t.tsv")),
+        ("schedule.peak = 1e-4", "schedule.peak", 1e-4),
     ],
 )
 def test_override_value_is_parsed_as_yaml(write: Write, override: str, key: str, value: object) -> None:

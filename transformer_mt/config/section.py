@@ -12,6 +12,7 @@ import sys
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
@@ -78,7 +79,11 @@ def expand_path(path: str) -> str:
     return os.path.expanduser(path)  # noqa: PTH111
 
 
-PathName = Annotated[str, AfterValidator(expand_path)]
+PathName = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),  # from Python
+    AfterValidator(expand_path),
+]
 """Path of a file or folder. A leading `~` is the home folder."""
 
 
@@ -297,7 +302,8 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         example = next((text for key, text in EXAMPLES.items() if path.startswith(key)), "")
-        return f"must be a section of keys and values{example}, not {shown}"
+        remedy = "; delete this key, or indent keys below it" if given is None else ""
+        return f"must be a section of keys and values{example}, not {shown}{remedy}"
     if kind == "tuple_type":
         return f"must be a list, with a dash before each item, not {shown}"
     if kind in ("float_parsing", "int_parsing") and "," in str(given):
@@ -317,5 +323,5 @@ def find_removed(entry: str) -> str | None:
 
 def suggest(word: str, choices: list[str]) -> str:
     """Return the end of a message about an unknown word: the most similar choice, or all choices."""
-    close = difflib.get_close_matches(word, choices, n=1)
+    close = difflib.get_close_matches(word.lower(), choices, n=1)
     return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"

@@ -139,6 +139,8 @@ YAML_ADVICE = {
     "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
     "mapping values are not allowed": " (does the line before lack a colon, or the space after it?)",
 }
+LOOKALIKES = re.compile("[\u00a0\u3000\uff1a]")
+"""Spaces of web pages and word processors, and the space and colon of input methods for Chinese and Japanese."""
 
 
 def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
@@ -151,6 +153,9 @@ def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
         mark = error.context_mark if is_open else error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         advice = next((hint for problem, hint in YAML_ADVICE.items() if problem in str(error.problem)), "")
+        if found := LOOKALIKES.search(text):
+            number = text.count("\n", 0, found.start()) + 1
+            advice = f" (line {number} has U+{ord(found[0]):04X} in place of a plain space or colon; type it again)"
         raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
@@ -194,6 +199,8 @@ def _construct(
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
         key = _check_text(cast(str, key_node.value), here, path)
+        if LOOKALIKES.match(key):
+            raise UserError(f"{here}: {key.strip()} is indented with U+{ord(key[0]):04X}; type plain spaces")
         if key == "<<":
             section = f"{'.'.join(map(str, path))}: " if path else ""
             raise UserError(

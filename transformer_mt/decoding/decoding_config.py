@@ -9,7 +9,7 @@ import regex
 from pydantic import Field, ValidationError, model_validator
 
 from transformer_mt.choices import EngineName, MarkupMode, Quantization
-from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
+from transformer_mt.config.section import MAY_CHANGE, PathName, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class DecodingConfig(Section):
     """auto: protect tags, placeholders, links and others, and place them by word alignment; none: they are text"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
-    glossary: Annotated[str | None, MAY_CHANGE] = None
+    glossary: Annotated[PathName | None, MAY_CHANGE] = None
     """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
     guard: Annotated[bool, MAY_CHANGE] = True
     """repair translations with visible faults, such as loops and lost numbers"""

@@ -372,7 +372,7 @@ def _set_run_location(tree: Tree, run: RunFolder) -> Tree:
 
 def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for override in overrides:
-        key, equals, text = override.partition("=")
+        key, equals, text = map(str.strip, override.partition("="))
         if not equals or not all(key.split(".")):
             remedy = "; pass a file as --config FILE" if override.endswith((".yaml", ".yml")) else ""
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
