@@ -267,17 +267,14 @@ def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return groups
 
 
-PERCENT_METRICS = ("bleu", "chrf", "chrf++")
-
-
 def is_better(metric: str, score: float, than: float) -> bool:
     """Return whether a score is better: a lower loss, a higher BLEU or chrF. Anything is better than NaN."""
     return _merit(metric, score) > _merit(metric, than)
 
 
 def format_score(metric: str, score: float) -> str:
-    """Return a score with two decimals if it is in per cent, and with four otherwise."""
-    return f"{score:.{2 if metric in PERCENT_METRICS else 4}f}"
+    """Return a loss with four decimals, and any other score, which is in per cent, with two."""
+    return f"{score:.{4 if metric == 'loss' else 2}f}"
 
 
 def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
