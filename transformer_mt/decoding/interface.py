@@ -31,7 +31,7 @@ class LoadedRun(NamedTuple):
     data: DataConfig  # its training data
     tokenizers: TokenizerPair
     step: int
-    weights_hash: str  # a run in training may replace the checkpoint of a step
+    weights_hash: str  # first digits of the SHA-256; a run in training may replace the checkpoint of a step
     lengths: TrainingLengths | None  # None: an earlier version trained the run
 
     @classmethod
@@ -39,12 +39,8 @@ class LoadedRun(NamedTuple):
         """Describe a checkpoint that is loaded. Raises `UserError` if section `data` is damaged."""
         data = folder.read_section("data", DataConfig)
         lengths = folder.read_record().lengths
-        return cls(folder, data, tokenizers, checkpoint.step, shorten_weights_hash(checkpoint), lengths)
-
-
-def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
-    """Return the first digits of the SHA-256 of the weights."""
-    return checkpoint.files[WEIGHTS].sha256[:12]
+        weights_hash = checkpoint.files[WEIGHTS].sha256[:12]
+        return cls(folder, data, tokenizers, checkpoint.step, weights_hash, lengths)
 
 
 @dataclass(frozen=True)

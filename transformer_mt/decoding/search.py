@@ -4,7 +4,8 @@ The search knows neither the model nor text. At each position it extends the K b
 Those of the best K candidates that end with EOS become finished hypotheses, and the best K candidates without EOS
 become the new beams. The search of a sentence ends when it has K finished hypotheses, or at its length limit.
 
-Logits processors are constraints, which change log-probabilities before the search chooses candidates.
+Logits processors change the log-probabilities before the search chooses candidates. A `ConstraintProcessor` chooses
+the candidates, too.
 
 `n` sentences of the call, `B` sentences still searched, `b` sentences of one slice, `K` beams, `N` candidates,
 `V` vocabulary, `T` positions, `t` tokens generated so far.

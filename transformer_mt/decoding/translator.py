@@ -465,11 +465,9 @@ class _LineSearch:
         """Return the n-best translations of lines."""
         part_lists = self._divide(lines)
         rows = [(i, part) for i, parts in enumerate(part_lists) for part in parts]
-        index = {i: 0 for i, _ in rows}  # of the next part of a line
-        numbers: list[int] = []
-        for i, _ in rows:
-            numbers.append(self.line_numbers[i] + index[i] * PART_STRIDE)
-            index[i] += 1
+        numbers = [
+            self.line_numbers[i] + k * PART_STRIDE for i, parts in enumerate(part_lists) for k in range(len(parts))
+        ]
 
         def report(done: int) -> None:
             if on_batch is not None:

@@ -1,7 +1,7 @@
 """Loading of a translator, and translation of lines and documents with it, as `tmt translate` does.
 
-A translator is a run or an ensemble, with the engine that suits the machine. Windows of lines go
-in, and output text comes out.
+A translator is a run or an ensemble, with the engine that suits the machine. Windows of lines go in, and output text
+comes out.
 """
 
 from __future__ import annotations
