@@ -61,7 +61,7 @@ def test_auto_precision_is_fp32_for_few_texts_on_a_cpu(
 ) -> None:
     monkeypatch.setattr(device, "bf16_is_faster", lambda _: True)
     options = LoadOptions(device="cpu", precision=precision or "auto", few_texts=few_texts)
-    assert load_translator(tiny_run, options, engine="torch").precision == expected
+    assert load_translator(tiny_run, options, engine="torch").engine.precision == expected
 
 
 def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

@@ -117,11 +117,6 @@ class Translator:
         return cast("TorchEngine", self.engine.as_torch())
 
     @property
-    def precision(self) -> str:
-        """Precision of the matrix products."""
-        return self.engine.precision
-
-    @property
     def max_positions(self) -> int:
         """Length of the longest sequence that the model can read."""
         return self.engine.max_positions
@@ -134,7 +129,7 @@ class Translator:
         """Describe the model and its training data, with the languages of a tag."""
         if not self.runs:
             return UNKNOWN_MODEL
-        return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.precision)
+        return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.engine.precision)
 
     @cached_property
     def stages(self) -> Sequence[TextStage]:

@@ -98,7 +98,7 @@ class RunEvaluation:
             "search": translator.config.method,
             "decoding": translator.config.model_dump(mode="json"),
             "engine": translator.engine.name,
-            "precision": translator.precision,
+            "precision": translator.engine.precision,
             "tgt_lang": scorer.tgt_lang,
             "text": scorer.text,
         }
