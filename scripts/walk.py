@@ -5,8 +5,8 @@
 
 Each command runs in a process of its own, in a temporary folder, on the CPU: `train` two steps of the quickstart, and
 `translate` one sentence with that run, which an earlier command has converted for CTranslate2. A line has the module,
-the first function executed there, and what the module does, by its docstring. Modules whose functions are called only
-while the package is imported come last.
+the first function executed there, and the first line of its docstring, unless the first list has it. Modules whose
+functions are called only while the package is imported come last.
 """
 
 from __future__ import annotations
@@ -102,14 +102,23 @@ def walk() -> dict[str, list[Step]]:
     return walks
 
 
-def table(steps: Sequence[Step]) -> str:
+def describe_walks(walks: Mapping[str, Sequence[Step]]) -> dict[str, dict[str, str]]:
+    """Return a description of each module of each walk. It is empty if an earlier walk describes the module."""
+    found: dict[str, dict[str, str]] = {}
+    for name, steps in walks.items():
+        known = {module for modules in found.values() for module in modules}
+        found[name] = {step.module: "" if step.module in known else describe(step.module) for step in steps}
+    return found
+
+
+def table(steps: Sequence[Step], descriptions: Mapping[str, str]) -> str:
     """Return a walk as a table of Markdown."""
-    rows = [f"| `{step.module}` | `{step.function}` | {describe(step.module)} |" for step in steps]
-    return "\n".join(["| module | enters at | what the module does |", "|---|---|---|", *rows])
+    rows = [f"| `{step.module}` | `{step.function}` | {descriptions[step.module]} |" for step in steps]
+    return "\n".join(["| module | enters at | content |", "|---|---|---|", *rows])
 
 
 def listed_modules(page: str, name: str) -> dict[str, str]:
-    """Return the modules of a table in the page, and what each does."""
+    """Return the modules of a table in the page, with their descriptions."""
     return dict(re.findall(r"^\| `(\S+\.py)` \| `.*?` \| (.*) \|$", find_table(page, name)[0], re.MULTILINE))
 
 
@@ -133,17 +142,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="update the tables of CONTRIBUTING.md")
     args = parser.parse_args()
     walks = walk()
+    tables = {name: table(walks[name], descriptions) for name, descriptions in describe_walks(walks).items()}
     if args.write:
         page = PAGE.read_text(encoding="utf-8")
-        for name, steps in walks.items():
+        for name, text in tables.items():
             start, end = find_table(page, name).span()
-            page = page[:start] + table(steps) + page[end:]
+            page = page[:start] + text + page[end:]
         PAGE.write_text(page, encoding="utf-8")
     for name, steps in walks.items():
         if args.command in (None, name):
             print(f"tmt {' '.join(COMMANDS[name])}: {len(steps)} modules", file=sys.stderr)
             if not args.write:
-                print(table(steps))
+                print(tables[name])
 
 
 if __name__ == "__main__":

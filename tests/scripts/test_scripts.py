@@ -52,8 +52,7 @@ def test_model_flops_equal_those_that_torch_counts(
 @pytest.mark.slow
 def test_the_tables_of_the_page_list_the_executed_modules() -> None:
     page = walk.PAGE.read_text(encoding="utf-8")
-    for name, steps in walk.walk().items():
-        expected = {step.module: walk.describe(step.module) for step in steps}
+    for name, expected in walk.describe_walks(walk.walk()).items():
         assert walk.listed_modules(page, name) == expected, "run scripts/walk.py --write"
 
 

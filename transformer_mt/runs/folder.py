@@ -1,4 +1,4 @@
-"""The run folder: its files, checkpoints, format version and lock, and what a training writes into `run.json`.
+"""The run folder: its files, checkpoints, format version and lock, and the entries of a training in `run.json`.
 
     runs/NAME/
       config.yaml        every setting, resolved; can be loaded again

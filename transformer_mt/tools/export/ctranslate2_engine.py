@@ -1,4 +1,4 @@
-"""Translation of runs with CTranslate2: the engine, what it supports, and the converted models.
+"""Translation of runs with CTranslate2: the engine, its limits, and the converted models.
 
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
