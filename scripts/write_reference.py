@@ -56,7 +56,7 @@ def commands_page() -> str:
     blocks: list[str] = []
     for title, group in {**GROUPS, "others": HIDDEN}.items():
         rows = (f"| `tmt {name}` | {text} | `{load_command(name).EXAMPLE}` |" for name, text in group.items())
-        header = ["## " + title.capitalize(), "", "| command | what it does | example |", "|---|---|---|"]
+        header = ["## " + title.capitalize(), "", "| command | task | example |", "|---|---|---|"]
         blocks.append("\n".join([*header, *rows, ""]))
     return mark.join([before, "\n".join(["", *blocks, ""]), after])
 
