@@ -50,7 +50,7 @@ def write_inline_math(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def write_display_math(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula of its own line as MathML."""
+    """Write a displayed formula as MathML."""
     self.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
 
