@@ -71,7 +71,7 @@ class DecodingConfig(Section):
     guard: Annotated[bool, MAY_CHANGE] = True
     """repair translations with visible faults, such as loops and lost numbers"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
-    """maximum of padded source tokens times beam per batch; in training at most 4,096, on a GPU 1 per 2 MB if more"""
+    """maximum of padded source tokens times beam per batch; in a training at most 4,096; more on GPUs of over 8 GB"""
 
     @model_validator(mode="after")
     def _check_quantization(self) -> DecodingConfig:
