@@ -22,8 +22,10 @@ GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; th
 MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
 FORCE_TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
 """Overrides of section `decoding` for what only PyTorch can do."""
-WITHOUT_STAGES: Mapping[str, object] = {"markup": "none", "glossary": None}
-"""Keys that ask for text stages, with the value that asks for none."""
+STAGE_KEYS = ("markup", "glossary")
+"""Keys that ask for text stages, by default for none."""
+TEXT_KEYS = (*STAGE_KEYS, "protect_patterns", "restore_case", "guard")
+"""Keys of what happens to texts before and after the search."""
 MIN_CONSTRAINED_BEAMS = 5  # of a search with constraints, such as required terms, also if others are greedy
 
 
@@ -130,11 +132,11 @@ class DecodingConfig(Section):
     @property
     def stage_keys(self) -> list[str]:
         """Return the keys that ask for text stages."""
-        return [key for key, value in WITHOUT_STAGES.items() if getattr(self, key) != value]
+        return [key for key in STAGE_KEYS if getattr(self, key) != DecodingConfig.model_fields[key].default]
 
-    def without_stages(self) -> DecodingConfig:
-        """Return the options of the search alone."""
-        return self.with_options(WITHOUT_STAGES) if self.stage_keys else self
+    def for_search(self) -> DecodingConfig:
+        """Return the options of the search alone: the keys of texts have their defaults."""
+        return self.model_copy(update={key: DecodingConfig.model_fields[key].default for key in TEXT_KEYS})
 
     def with_constraint_beam(self) -> DecodingConfig:
         """Return the options of a search with constraints, with beams that fulfil different parts of them."""

@@ -208,7 +208,10 @@ class Engine(Protocol):
         *,
         scores: bool = True,
     ) -> list[list[Hypothesis]]:
-        """Translate one batch. Without `scores`, an engine may omit those of the hypotheses, if this is faster."""
+        """Translate one batch. `config` has options of the search alone, and defaults for the texts.
+
+        Without `scores`, an engine may omit those of the hypotheses, if this is faster.
+        """
         ...
 
     def score(

@@ -139,6 +139,9 @@ class Translator:
         """
         stages: list[TextStage] = []
         if keys := self.config.stage_keys:
+            if not self.engine.has_alignments:
+                lacks = f"{self.engine.name} neither aligns words nor requires terms"
+                raise UserError(f"decoding.{keys[0]}: {lacks}; use --engine torch or auto")
             if self.features.make_stages is None:
                 raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
             stages += self.features.make_stages(self.config, self.tokenizers)
@@ -341,9 +344,10 @@ class Translator:
                 if on_batch is not None:
                     on_batch(len(prepared) - len(pending))
 
-        search_pending(self.config, is_constrained=False)
+        search_config = self.config.for_search()
+        search_pending(search_config, is_constrained=False)
         if pending:
-            search_pending(self.config.with_constraint_beam(), is_constrained=True)
+            search_pending(search_config.with_constraint_beam(), is_constrained=True)
         return hypotheses
 
     def _align(

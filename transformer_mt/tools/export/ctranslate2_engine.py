@@ -158,6 +158,8 @@ class CTranslate2Engine:
         Scores need another forward pass.
         """
         check_search(config)
+        if constraints is not None:
+            raise UserError("constraints: CTranslate2 searches without them; load the run with --engine torch")
         limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
         found = self._search_within(limits, sources, tgt_tags, config)
         if scores:
@@ -290,13 +292,9 @@ class CombinedEngine:
         *,
         scores: bool = True,
     ) -> list[list[Hypothesis]]:
-        """Translate source ids, with PyTorch if there are constraints or settings that CTranslate2 lacks.
-
-        Markup and a glossary concern the texts. The search knows them only by the constraints.
-        """
-        plain = config.without_stages()
-        if constraints is None and not any(find_unsupported_search_keys(plain)):
-            return self.fast.search(sources, plain, line_numbers, tgt_tags, scores=scores)
+        """Translate source ids, with PyTorch if there are constraints or settings that CTranslate2 lacks."""
+        if constraints is None and not any(find_unsupported_search_keys(config)):
+            return self.fast.search(sources, config, line_numbers, tgt_tags, scores=scores)
         return self.as_torch().search(sources, config, line_numbers, tgt_tags, constraints)
 
     def score(
@@ -328,18 +326,16 @@ def check_device(device: str) -> None:
 KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
     *("max_length_factor", "max_length_offset", "max_source_length"),
-    *("sample", "temperature", "top_k", "top_p", "seed", "tag", "restore_case", "markup"),
-    *("protect_patterns", "glossary", "guard", "batch_tokens"),
+    *("sample", "temperature", "top_k", "top_p", "seed", "tag", "batch_tokens"),
 )
-"""Keys of section `decoding` that CTranslate2 supports, or that are refused below with a reason."""
+"""Keys of the search that CTranslate2 supports, or that are refused below with a reason."""
 
 
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
-    if config.markup != "none":
-        yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
-    if config.glossary is not None:
-        yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
+    for key in config.stage_keys:
+        yield key, f"{getattr(config, key)}: CTranslate2 neither aligns words nor requires terms; leave it out"
+    config = config.for_search()
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
     for key, field in DecodingConfig.model_fields.items():
@@ -359,7 +355,7 @@ def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, is
         return "--ensemble: CTranslate2 translates with one model"
     if precision not in ("auto", "fp32"):
         return f"--precision {precision}: CTranslate2 computes a run in fp32"
-    for key, reason in find_unsupported_search_keys(config if is_required else config.without_stages()):
+    for key, reason in find_unsupported_search_keys(config if is_required else config.for_search()):
         return f"decoding.{key}: {reason}"
     if config.min_length > 1:
         return "CTranslate2 scores with min_length in another way"
