@@ -95,6 +95,25 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     assert refused.stderr == b"translate.py: line 2 is not UTF-8 text; convert it, e.g. with iconv\n"
 
 
+def test_the_script_refuses_a_tag_that_the_model_does_not_know(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    out = tmp_path / "engine"
+    assert_succeeded(tmt("export", noisy_run, "--to", "ctranslate2", "--output", out))
+    about = json.loads((out / "export.json").read_text(encoding="utf-8"))
+    for tags, tag, returncode in (
+        ([], "2de", 2),
+        (["2de", "2fr"], "--tag", 2),
+        (["2de", "2fr"], "2en", 2),
+        (["2de", "2fr"], "2fr", 0),
+        (["en:de", "de:en"], "de", 2),
+        (["en:de", "de:en"], "de:fr", 2),
+        (["en:de", "de:en"], "en:en", 0),
+    ):
+        (out / "export.json").write_text(json.dumps({**about, "tags": tags}), encoding="utf-8")
+        done = subprocess.run([sys.executable, out / "translate.py", tag], input=b"one\n", capture_output=True)
+        assert done.returncode == returncode, (tags, tag, done.stderr)
+        assert done.stderr.startswith(f"translate.py: unknown tag {tag}; the model ".encode() if returncode else b"")
+
+
 def test_the_script_imports_only_ctranslate2_and_tokenizers() -> None:
     assert list_imports(ctranslate2_export.SCRIPT) == {"ctranslate2", "tokenizers"}
 

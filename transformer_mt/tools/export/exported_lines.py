@@ -27,7 +27,11 @@ def translate_lines(folder, translate):
     if metadata["needs_tag"] and not tag:
         _warn(f"the model needs a tag; pass one such as {metadata['tags'][0]}")
         sys.exit(2)
-    src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in tag.partition(":")[::2])
+    symbols, known = tag.partition(":")[::2], [each.partition(":")[::2] for each in metadata["tags"]]
+    if tag and not all(symbol in {each[side] for each in known} for side, symbol in enumerate(symbols)):
+        _warn(f"unknown tag {tag}; the model " + (f"knows: {', '.join(metadata['tags'])}" if known else "has no tags"))
+        sys.exit(2)
+    src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in symbols)
     src, tgt = (tokenizers.Tokenizer.from_file(str(folder / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
     lines = _read_lines()
     translations: list[list[int]] = [[] for _ in lines]
