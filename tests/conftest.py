@@ -270,7 +270,7 @@ def make_translator(
     from transformer_mt.data.sources import load_pairs
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.decoding.engine import TorchEngine
-    from transformer_mt.decoding.features import Features
+    from transformer_mt.decoding.hooks import TranslatorHooks
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.markup.stages import make_stages
     from transformer_mt.training.loss import compute_losses
@@ -297,7 +297,7 @@ def make_translator(
             small_tokenizers,
             DecodingConfig.model_validate(settings),
             (),
-            features=Features(make_stages=make_stages),
+            hooks=TranslatorHooks(make_stages=make_stages),
         )
 
     return make_translator

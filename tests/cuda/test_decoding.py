@@ -17,7 +17,7 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
-from transformer_mt.decoding.features import Features
+from transformer_mt.decoding.hooks import TranslatorHooks
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
 from transformer_mt.decoding.translator import Translator
@@ -54,7 +54,9 @@ def make_translators(
         copies = [copy.deepcopy(model).to(CUDA) for model in models]
         config = DecodingConfig.model_validate(options)
         on_cpu, on_gpu = (
-            Translator(TorchEngine(each, tokenizers), tokenizers, config, features=Features(make_stages=make_stages))
+            Translator(
+                TorchEngine(each, tokenizers), tokenizers, config, hooks=TranslatorHooks(make_stages=make_stages)
+            )
             for each in (models, copies)
         )
         return on_cpu, on_gpu

@@ -12,7 +12,7 @@ import torch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_words, target_word_indices
-from transformer_mt.decoding.features import Features
+from transformer_mt.decoding.hooks import TranslatorHooks
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -31,7 +31,7 @@ def make_translator(make_model: MakeModel, pair: TokenizerPair, **decoding: obje
     sizes, pads = (tagged.src.vocab_size, tagged.tgt.vocab_size), (tagged.src.pad_id, tagged.tgt.pad_id)
     model = make_model(vocab=sizes, pad=pads, rough=0.35, tie_embeddings="all" if pair.joint else "decoder")
     config = DecodingConfig.model_validate({"max_length_factor": 1, "max_length_offset": 3, **decoding})
-    return Translator(TorchEngine([model], tagged), tagged, config, (), Features(make_stages=make_stages))
+    return Translator(TorchEngine([model], tagged), tagged, config, (), TranslatorHooks(make_stages=make_stages))
 
 
 @pytest.fixture(params=["joint", "two vocabularies"])

@@ -20,7 +20,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig,
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.features import CaseStage
+from transformer_mt.decoding.hooks import CaseStage
 from transformer_mt.decoding.interface import Hypothesis, batch_by_length
 from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, leave_out_invalid_bytes

@@ -3,7 +3,7 @@
     line -> segments -> stages -> tokens -> engine -> hypotheses -> stages -> translations -> review -> line
 
 A line that is long for the model is divided into parts. The parts of all lines are searched in batches of similar
-length. Which features apply beyond the search, such as the review, is a value, `Features`.
+length. What happens beyond the search, such as the review, is a value, `TranslatorHooks`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.features import (
+from transformer_mt.decoding.hooks import (
     CaseStage,
     DecodingChanges,
     Fault,
-    Features,
     Job,
     PreparedText,
     TextStage,
+    TranslatorHooks,
     find_segment_faults,
     review,
 )
@@ -84,11 +84,11 @@ class Translator:
         tokenizers: TokenizerPair,
         config: DecodingConfig,
         runs: Sequence[LoadedRun] = (),
-        features: Features | None = None,
+        hooks: TranslatorHooks | None = None,
     ) -> None:
         """Create a translator. `runs` are those that the models of the engine were loaded from."""
         self.engine, self.tokenizers, self.config = engine, tokenizers, config
-        self.runs, self.features = runs, features or Features()
+        self.runs, self.hooks = runs, hooks or TranslatorHooks()
 
     @classmethod
     def from_model(
@@ -142,9 +142,9 @@ class Translator:
             if not self.engine.has_alignments:
                 lacks = f"{self.engine.name} neither aligns words nor requires terms"
                 raise UserError(f"decoding.{keys[0]}: {lacks}; use --engine torch or auto")
-            if self.features.make_stages is None:
+            if self.hooks.make_stages is None:
                 raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
-            stages += self.features.make_stages(self.config, self.tokenizers)
+            stages += self.hooks.make_stages(self.config, self.tokenizers)
         if self.config.restore_case:
             provenance, has_alignments = self.provenance(), self.engine.has_alignments
             languages = provenance.src_lang, provenance.tgt_lang
@@ -154,11 +154,11 @@ class Translator:
     def with_options(self, options: Mapping[str, object]) -> Translator:
         """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
         config = self.config.with_options(options)
-        return Translator(self.engine, self.tokenizers, config, self.runs, self.features)
+        return Translator(self.engine, self.tokenizers, config, self.runs, self.hooks)
 
-    def with_features(self, features: Features) -> Translator:
-        """Return a translator with other features that shares the model."""
-        return Translator(self.engine, self.tokenizers, self.config, self.runs, features)
+    def with_hooks(self, hooks: TranslatorHooks) -> Translator:
+        """Return a translator with other hooks that shares the model."""
+        return Translator(self.engine, self.tokenizers, self.config, self.runs, hooks)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Translator:
             provenance.src_lang,
             self.count_tokens,
             limit,
-            self.features.split,
+            self.hooks.split,
             1 if lengths is None else lengths.sentences.p95,
             None if lengths is None else min(limit, lengths.tokens.p95),
         )
@@ -524,14 +524,14 @@ class _LineSearch:
         self, rows: Sequence[tuple[int, Segment]], n_best_lists: list[list[Translation]]
     ) -> list[list[Translation]]:
         """Review the first translation of each list, and put a better one before it if there is one."""
-        translator, config, features = self.translator, self.translator.config, self.translator.features
-        if features.make_policy is None:
+        translator, config, hooks = self.translator, self.translator.config, self.translator.hooks
+        if hooks.make_policy is None:
             return n_best_lists
         reviewed = [*n_best_lists]
         faults_by_line: dict[int, tuple[list[Fault], list[Fault]]] = {}  # before and after the review
         for tag, lines in self._group_by_tag(dict.fromkeys(i for i, _ in rows)).items():
             provenance = self.provenances[tag]
-            if (policy := features.make_policy(provenance, config)) is None:
+            if (policy := hooks.make_policy(provenance, config)) is None:
                 continue
             chosen, jobs = {*lines}, dict[int, Job]()
             for row, (i, segment) in enumerate(rows):
@@ -546,9 +546,9 @@ class _LineSearch:
                 all_before, all_after = faults_by_line.setdefault(self.line_numbers[job.line], ([], []))
                 all_before += before[row]
                 all_after += job.faults
-        if features.on_fault is not None:
+        if hooks.on_fault is not None:
             for number, (all_before, all_after) in faults_by_line.items():
-                features.on_fault(number, all_before, all_after)
+                hooks.on_fault(number, all_before, all_after)
         return reviewed
 
     def _search_again(

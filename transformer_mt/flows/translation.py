@@ -32,7 +32,7 @@ from transformer_mt.system.device import (
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
-    from transformer_mt.decoding.features import Features, OnFault, ReviewPolicy, TextStage
+    from transformer_mt.decoding.hooks import OnFault, ReviewPolicy, TextStage, TranslatorHooks
     from transformer_mt.decoding.interface import LoadedRun, ModelProvenance
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.documents.document import DocumentOptions
@@ -122,7 +122,7 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
         if machine.device.type == "cpu":
             set_waiting("auto", machine.threads)
     engine, runs = load_engine(folders, options.checkpoint, machine.device, machine.precision)
-    return Translator(engine, runs[0].tokenizers, config, runs, make_features(options))
+    return Translator(engine, runs[0].tokenizers, config, runs, make_hooks(options))
 
 
 def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptions) -> Translator | None:
@@ -172,7 +172,7 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
     engine, loaded = found
     if not is_required:
         engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options).torch_engine)
-    return Translator(engine, loaded.tokenizers, config, [loaded], make_features(options))
+    return Translator(engine, loaded.tokenizers, config, [loaded], make_hooks(options))
 
 
 def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadOptions) -> Translator:
@@ -183,11 +183,11 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
     return translator
 
 
-def make_features(options: LoadOptions) -> Features:
+def make_hooks(options: LoadOptions) -> TranslatorHooks:
     """Return the division of lines, the stages, and the guard."""
-    from transformer_mt.decoding.features import Features
+    from transformer_mt.decoding.hooks import TranslatorHooks
 
-    return Features(options.split, _make_stages, _make_policy)
+    return TranslatorHooks(options.split, _make_stages, _make_policy)
 
 
 def attach_fault_report(translator: Translator, on_fault: OnFault | None = None) -> tuple[Translator, FaultReport]:
@@ -195,7 +195,7 @@ def attach_fault_report(translator: Translator, on_fault: OnFault | None = None)
     from transformer_mt.tools.robustness.guard import FaultReport
 
     report = FaultReport(on_fault)
-    return translator.with_features(replace(translator.features, on_fault=report.add)), report
+    return translator.with_hooks(replace(translator.hooks, on_fault=report.add)), report
 
 
 def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:
@@ -269,7 +269,7 @@ class WindowTranslator:
             "tmt": __version__,
             **self.translator.provenance().identity,
             "--score-targets": str(self.scores_targets),
-            "--split-sentences": self.translator.features.split,
+            "--split-sentences": self.translator.hooks.split,
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),

@@ -66,7 +66,7 @@ def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
 
 def test_parts_keep_elements_across_sentences(translator: Translator) -> None:
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
-    dividing = translator.with_features(replace(translator.features, split="always"))
+    dividing = translator.with_hooks(replace(translator.hooks, split="always"))
     for line, (best, *_) in zip(lines, dividing.n_best(lines), strict=True):
         assert_has_elements(best, line)
         assert best.text.startswith("<u>") and best.text.endswith("</u>")

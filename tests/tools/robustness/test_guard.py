@@ -13,7 +13,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.features import Fault, Features
+from transformer_mt.decoding.hooks import Fault, TranslatorHooks
 from transformer_mt.decoding.interface import Hypothesis, ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.runs.records import Percentiles, TrainingLengths
@@ -62,9 +62,9 @@ def run(tokenizers: TokenizerPair) -> Run:
             lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)]))
         )
         engine: Any = TableEngine(table, tokenizers)
-        features = Features(make_policy=lambda _, config: Guard.make(PROVENANCE, config), on_fault=report.add)
+        hooks = TranslatorHooks(make_policy=lambda _, config: Guard.make(PROVENANCE, config), on_fault=report.add)
         config = DecodingConfig(restore_case=False, batch_tokens=100_000)
-        translator = Translator(engine, tokenizers, config, features=features)
+        translator = Translator(engine, tokenizers, config, hooks=hooks)
         n_best_lists = translator.n_best(lines, **options)
         return [best.text for best, *_ in n_best_lists], report, (found, engine.searches)
 

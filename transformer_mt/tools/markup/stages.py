@@ -17,7 +17,7 @@ from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.features import StageState, TextStage
+from transformer_mt.decoding.hooks import StageState, TextStage
 from transformer_mt.decoding.segments import Segment, Translation
 from transformer_mt.decoding.translator import name_line
 from transformer_mt.tools.markup.glossary import Glossary

@@ -19,7 +19,7 @@ import regex
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.features import DecodingChanges, Fault, OnFault, Piece
+from transformer_mt.decoding.hooks import DecodingChanges, Fault, OnFault, Piece
 from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.segments import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths

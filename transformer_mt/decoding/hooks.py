@@ -1,4 +1,4 @@
-"""Features of the translator beyond the search: text stages, and the review of translations.
+"""Hooks of the translator: text stages, with that of letter case, and the review of translations.
 
 A `TextStage` prepares a segment for the model, and finishes its translation; `CaseStage` restores letter case.
 
@@ -318,12 +318,12 @@ def copy_source(segment: Segment) -> Translation:
     return Translation(segment.strip(), 0.0, [], [], finished=True, alignment=alignment)
 
 
-# --- all features -----------------------------------------------------------------------------------------------------
+# --- all hooks --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Features:
-    """Division of lines, text stages, and review of translations. By default there are none."""
+class TranslatorHooks:
+    """What a translator does beyond the search: division of lines, text stages, and review. By default nothing."""
 
     split: SplitWhen = "never"
     """Which lines are divided."""
