@@ -99,6 +99,7 @@ class Hypothesis:
     log_probs: list[float]  # of each token, and of EOS if it was found
     finished: bool  # ends with EOS; False if it was cut at the length limit
     ranking_score: float = 0.0  # length-normalised score
+    was_searched: bool = True  # False: the source is copied, because it has no letters
 
     @property
     def score(self) -> float:

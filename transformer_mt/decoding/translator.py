@@ -55,7 +55,6 @@ OnBatch = Callable[[int], None]
 REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
 _INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
 """Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
-NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 PART_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive parts of a line, above any line number.
 
@@ -313,7 +312,7 @@ class Translator:
         `tgt_tags` has the tag symbol that starts the translations of each source; None: no tags. A source whose
         translations do not fulfil its constraint is searched again, with the constraint.
         """
-        hypotheses = [[NOT_SEARCHED] for _ in prepared]
+        hypotheses = [[Hypothesis([], [], finished=True, was_searched=False)] for _ in prepared]
         n_tokens = self.max_positions - 1 - self.tokenizers.n_target_tags
         constraints = [each.constraint(n_tokens, number) for each, number in zip(prepared, line_numbers, strict=True)]
         pending = {  # lengths of the sources without a final translation
@@ -388,7 +387,7 @@ class Translator:
             n_best_lists.append([])
             for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
                 text, tokens = next(texts).rstrip(), tokenizer.tokens(hypothesis.ids[n_tags:])
-                if hypothesis is NOT_SEARCHED and sources[i] and each.sentence.strip():
+                if not hypothesis.was_searched and sources[i] and each.sentence.strip():
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
