@@ -28,8 +28,6 @@ from transformer_mt.decoding.segments import CountTokens, Segment, Translation, 
 class StageState:
     """What a stage knows about one text. The default methods change nothing."""
 
-    alignment_refusal = ""  # error message if the caller also requests word alignments
-
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         """The text for the next stage, or for the model after the last one."""
@@ -43,7 +41,7 @@ class StageState:
         return None
 
     def finish(self, translation: Translation) -> Translation:
-        """Return the final translation of the text."""
+        """Return the final translation of the text, without the alignment if its words are no longer those of it."""
         return translation
 
 
@@ -90,9 +88,9 @@ class PreparedText:
         found = (state.constraint(n_tokens, line_number) for state in self.states)
         return next((each for each in found if each is not None), None)
 
-    def find_alignment_user(self) -> StageState | None:
-        """Return the state that needs the word alignment, if one does."""
-        return next((state for state in self.states if state.needs_alignment()), None)
+    def needs_alignment(self) -> bool:
+        """Return whether a stage needs the word alignment."""
+        return any(state.needs_alignment() for state in self.states)
 
     def finish(self, translation: Translation) -> Translation:
         """Send a translation back through the stages."""

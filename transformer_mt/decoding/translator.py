@@ -357,13 +357,7 @@ class Translator:
         is_requested: bool,
     ) -> dict[int, list[WordAlignment]]:
         """Return the word alignments of the hypotheses of the texts that need them, by their index."""
-        rows: list[int] = []
-        for i, each in enumerate(prepared):
-            user = each.find_alignment_user()
-            if is_requested and user is not None and user.alignment_refusal:
-                raise UserError(user.alignment_refusal)
-            if is_requested or user is not None:
-                rows.append(i)
+        rows = [i for i, each in enumerate(prepared) if is_requested or each.needs_alignment()]
         if not rows:
             return {}
         sentences = [prepared[i].sentence for i in rows]
@@ -395,6 +389,11 @@ class Translator:
                 content = Segment.from_text(text.replace("\n", " "))
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs[n_tags:], hypothesis.finished
                 translation = each.finish(Translation(content, score, tokens, log_probs, finished, alignment))
+                if keeps_alignments and translation.alignment is None:
+                    raise UserError(
+                        "alignments: they are not available for text with protected elements; leave out --alignments, "
+                        "or set decoding.markup: none and use no glossary with the option keep"
+                    )
                 n_best_lists[-1].append(translation if keeps_alignments else without_alignment(translation))
         return n_best_lists
 

@@ -72,11 +72,6 @@ class MarkupStage(TextStage):
 class _MarkupState(StageState):
     """State of a text with elements."""
 
-    alignment_refusal = (
-        "alignments: they are not available for text with protected elements; leave out --alignments, or set "
-        "decoding.markup: none and use no glossary with the option keep"
-    )
-
     def __init__(self, source: Segment) -> None:
         super().__init__(Segment.from_text(remove_elements(source) if source.elements else source.surface))
         self.source = source
