@@ -189,6 +189,8 @@ STEPS: list[tuple[list[str], str, str]] = [
     (["quotes"], "‘a’ ‚b‛ “c” „d‟ «e» ‹f› l’eau ʼn", "'a' 'b' \"c\" \"d\" \"e\" 'f' l'eau 'n"),
     (["spaces"], "  a \t b\u00a0\u2028c\n", "a b c"),
     (["control_characters"], "a\x00b\x1b\tc\nd\x7fe\x85f", "ab\tc\nde\x85f"),
+    (["control_characters"], "\ufeffso\u00adft\u200b\u200e می\u200cخ 👩\u200d🚀", "soft می\u200cخ 👩\u200d🚀"),
+    (["NFC", "control_characters", "spaces"], "e\u0301\u202f\u200b ! ", "é !"),
     (["NFKC", "lowercase"], "①ﬁＡ", "1fia"),
     (["lowercase", "NFKC"], "Ⓐ", "a"),
 ]

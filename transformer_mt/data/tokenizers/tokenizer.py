@@ -39,6 +39,10 @@ BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 UNK = "<unk>"
 UNK_SURFACE = " ⁇"  # what an unknown token decodes to
 
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
+)
+"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
 _ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # blocks of combining diacritics
 _SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Syriac", "Thaana", "Ethiopic"),
@@ -67,7 +71,7 @@ def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
     if step == "spaces":
         return [replace(hf.Regex(r"\s+"), " "), replace(hf.Regex(r"\A | \z"), "")]
     if step == "control_characters":  # keeps tabs and line breaks, which are whitespace
-        return [replace(hf.Regex(r"[\p{Cc}&&[^\s]]"), "")]
+        return [replace(hf.Regex(r"[\p{Cc}&&[^\s]]"), ""), replace(hf.Regex(f"[{INVISIBLE}]"), "")]
     return [getattr(normalizers, step)()]
 
 

@@ -11,14 +11,11 @@ from statistics import median
 
 import regex
 
+from transformer_mt.data.tokenizers.tokenizer import INVISIBLE
 from transformer_mt.tools.languages.scripts import ADDRESS, UNSPACED, split_units
 
 # --- normalisation ----------------------------------------------------------------------------------------------------
 
-INVISIBLE = (
-    "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
-)
-"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
 CONTROL = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"
 """Control characters that are not white space, as a character class."""
 
