@@ -33,7 +33,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, log, make_visible
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import compute_losses, perplexity
+from transformer_mt.training.loss import compute_losses, list_loss_sums, perplexity, sum_losses
 from transformer_mt.training.metrics_logger import ValidationResult
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -142,15 +142,11 @@ class Validator:
         was_training = model.training
         model.eval()
         names = [part.name for part in self.source_ranges]
-        keys = ["loss", "nll", "n_tgt", *(f"{kind}/{name}" for name in names for kind in ("nll", "n_tgt"))]
-        totals = dict.fromkeys(keys, torch.zeros((), device=self.machine.device))
+        totals = dict.fromkeys(list_loss_sums(names), torch.zeros((), device=self.machine.device))
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
                 found = compute_losses(model, batch.to(self.machine.device), self.loss)
-            name = names[batch.source_index]
-            found |= {"n_tgt": found["nll"].new_tensor(batch.n_tgt)}
-            found |= {f"nll/{name}": found["nll"], f"n_tgt/{name}": found["n_tgt"]}
-            totals |= {key: totals[key] + value for key, value in found.items()}
+            totals |= {key: totals[key] + value for key, value in sum_losses(found, batch, names).items()}
         model.train(was_training)
         sums = dict(zip(totals, map(float, self.ranks.all_reduce_sum([*totals.values()])), strict=True))
         nll = sums["nll"] / sums["n_tgt"]

@@ -12,6 +12,7 @@ vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -75,6 +76,21 @@ def append_bias(states: Tensor, weight: Tensor, bias: Tensor, is_label: Tensor) 
     ones = is_label.to(states.dtype)[:, None].expand(-1, BIAS_COLUMNS)
     columns = F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))
     return torch.cat([states, ones], dim=-1), torch.cat([weight, columns], dim=-1)
+
+
+def list_loss_sums(source_names: Sequence[str]) -> list[str]:
+    """Return the names of all sums of `sum_losses`."""
+    return ["loss", "nll", "n_tgt", *(f"{name}/{source}" for source in source_names for name in ("nll", "n_tgt"))]
+
+
+def sum_losses(losses: Mapping[str, Tensor], batch: Batch, source_names: Sequence[str]) -> dict[str, Tensor | int]:
+    """Return the losses of a batch and its number of labels, `n_tgt`; `nll` and `n_tgt` also for its named source."""
+    sums: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
+    sums["n_tgt"] = batch.n_tgt
+    if source_names:
+        source = source_names[batch.source_index]
+        sums |= {f"nll/{source}": sums["nll"], f"n_tgt/{source}": sums["n_tgt"]}
+    return sums
 
 
 def perplexity(nll: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from inspect import signature
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
-from transformer_mt.training.loss import compute_losses
+from transformer_mt.training.loss import compute_losses, list_loss_sums, sum_losses
 from transformer_mt.training.optimizers import check_tensor, list_trained_parameters
 from transformer_mt.training.pass_graphs import PassGraphs
 from transformer_mt.training.training_config import LossConfig
@@ -158,7 +158,8 @@ class TrainStep:
         ]
         n_splits, index = 0, 0
         while True:
-            totals = dict.fromkeys(self.metric_names(), torch.zeros((), device=self.machine.device))
+            names = (*list_loss_sums(self.source_names), "n_src", "n_padded", "n_splits")
+            totals = dict.fromkeys(names, torch.zeros((), device=self.machine.device))
             try:
                 for index, (seed, batch) in enumerate(passes):
                     if seed is not None:
@@ -184,12 +185,6 @@ class TrainStep:
         totals["n_splits"] = totals["n_splits"] + n_splits
         return dict(zip(totals, self.ranks.all_reduce_sum(list(totals.values())), strict=True))
 
-    def metric_names(self) -> Iterator[str]:
-        """Yield the names of all sums of a step."""
-        yield from ("loss", "nll", "n_src", "n_tgt", "n_padded", "n_splits")
-        for name in self.source_names:
-            yield from (f"nll/{name}", f"n_tgt/{name}")
-
     def micro_batch_seed(self, step: int, place: tuple[int, int]) -> int:
         """Return the dropout seed of a micro-batch, see `Batch.place`. Ranks and previous steps do not matter."""
         return int(np.random.SeedSequence([self.seed, step, *place]).generate_state(1)[0])
@@ -200,12 +195,7 @@ class TrainStep:
         Returning or raising frees the autograd graph of the batch.
         """
         losses = self.add_gradients(batch, is_last=is_last) if self.graphs is None else self.graphs(batch)
-        metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
-        metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
-        if self.source_names:
-            name = self.source_names[batch.source_index]
-            metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
-        return metrics
+        return sum_losses(losses, batch, self.source_names) | {"n_src": batch.n_src, "n_padded": batch.n_padded}
 
     def add_gradients(self, batch: Batch, *, is_last: bool) -> dict[str, Tensor]:
         """Add the gradients of a micro-batch, averaged over the ranks if it is the last one. Return its losses."""
