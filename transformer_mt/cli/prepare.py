@@ -88,8 +88,7 @@ class Prepare(Command):
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
         config = self.config.load()
-        from transformer_mt.flows.prepare import build_report
-        from transformer_mt.flows.resolve import prepare_training_data
+        from transformer_mt.flows.prepare import build_report, prepare_training_data
 
         data = prepare_training_data(config, self._make_runner())
         print_text(*build_report(data), "")

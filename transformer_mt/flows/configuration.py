@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, ValidationError
@@ -43,7 +44,7 @@ from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
 from transformer_mt.system.device import DeviceName
-from transformer_mt.system.log import cut_list
+from transformer_mt.system.log import cut_list, log_rank0
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_search_keys
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
@@ -455,6 +456,49 @@ def list_changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     allowed = [key for key in differing if may_change_on_resume(key)]
     return allowed, [key for key in differing if key not in allowed]
+
+
+def refuse_exported(run: RunFolder) -> None:
+    """Raise `UserError` if a run has only weights."""
+    if exported := run.read_record().exported:
+        raise UserError(
+            f"{run.path}: holds only weights ({exported.what}), so its training cannot be resumed;\n"
+            f"start a new run from them: name=... train.init_from={quote(str(run.path))}"
+        )
+
+
+def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
+    """Refuse to resume a run with other settings, and log the changed settings that do not affect the result."""
+    free, fixed = list_changed_keys(old, new)
+    before, after = flatten(old), flatten(new)
+    if fixed:
+        changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
+        raise UserError(
+            f"{run.path}: this run was created with other settings:\n{changes}\n"
+            f"resume with the settings of the run: tmt train --config {quote(str(run.config))}\n"
+            "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
+        )
+    for key in free:
+        log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
+    if {"device", "threads", "compile"} & set(free):
+        log_rank0(
+            "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
+        )
+    if "train.cuda_graphs" in free:
+        log_rank0("train.cuda_graphs changed: batches have other padding, so that dropout draws other random numbers")
+
+
+def check_data_settings(run: RunFolder, requested: Config) -> None:
+    """Refuse settings of the data with which the training of an existing run would not resume."""
+    if run.exists():
+        refuse_exported(run)
+        old = load_settings(run)
+        settings = {"data": requested.data, "tokenizer": requested.tokenizer, "seed": requested.seed}
+        check_unchanged(run, old, old.model_copy(update=settings))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 # --- JSON schema ------------------------------------------------------------------------------------------------------

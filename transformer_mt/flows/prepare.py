@@ -26,7 +26,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerP
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_settings
 from transformer_mt.decoding.segments import split_sentences
 from transformer_mt.errors import UserError
-from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.configuration import Config, check_data_settings
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import Percentiles, TrainingLengths
@@ -63,6 +63,13 @@ class TrainingData:
     def fingerprints(self) -> dict[str, str]:
         """Return the hash of each corpus' text, by name."""
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
+
+
+def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
+    """Read, filter and encode the data of a training before it starts."""
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    check_data_settings(run, config)
+    return prepare_data(run, config, runner)
 
 
 def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUNNER) -> TrainingData:

@@ -1,26 +1,23 @@
-"""Resolve `auto` in the configuration, once per run, and refuse changes of settings that affect the result.
+"""Resolve `auto` in the configuration, once per run, and check the settings against the machine and the data.
 
 The results are stored in `config.yaml` when the run is created, because a bit-exact resume depends on them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from shlex import quote
 
 import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.stages import Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
+from transformer_mt.flows.prepare import TrainingData, make_stream
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
@@ -53,7 +50,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         resolved = _resolve_machine_settings(requested)
         check_schedule_end(run, resolved, is_new=True)
         return resolved
-    _refuse_exported(run)
+    configuration.refuse_exported(run)
     old = configuration.load_settings(run)
     same_processes = run.read_record().processes_per_machine == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]
@@ -65,7 +62,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     limits = {key: value for key, value in limits.items() if getattr(requested.batches, key) == "auto"}
     kept["batches"] = requested.batches.model_copy(update=limits)
     resolved = _resolve_machine_settings(requested.model_copy(update=kept))
-    check_unchanged(run, old, resolved)
+    configuration.check_unchanged(run, old, resolved)
     check_schedule_end(run, resolved, is_new=False)
     return resolved
 
@@ -98,51 +95,6 @@ def _check_machine(config: Config, device: torch.device) -> None:
         raise UserError(
             "train.cuda_graphs: needs a GPU, one process, and heads whose width is a multiple of 8; set it to false"
         )
-
-
-def _refuse_exported(run: RunFolder) -> None:
-    if exported := run.read_record().exported:
-        raise UserError(
-            f"{run.path}: holds only weights ({exported.what}), so its training cannot be resumed;\n"
-            f"start a new run from them: name=... train.init_from={quote(str(run.path))}"
-        )
-
-
-def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
-    """Refuse to resume a run with other settings, and log the changed settings that do not affect the result."""
-    free, fixed = configuration.list_changed_keys(old, new)
-    before, after = configuration.flatten(old), configuration.flatten(new)
-    if fixed:
-        changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
-        raise UserError(
-            f"{run.path}: this run was created with other settings:\n{changes}\n"
-            f"resume with the settings of the run: tmt train --config {quote(str(run.config))}\n"
-            "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
-        )
-    for key in free:
-        log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
-    if {"device", "threads", "compile"} & set(free):
-        log_rank0(
-            "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
-        )
-    if "train.cuda_graphs" in free:
-        log_rank0("train.cuda_graphs changed: batches have other padding, so that dropout draws other random numbers")
-
-
-def check_data_settings(run: RunFolder, requested: Config) -> None:
-    """Refuse settings of the data with which the training of an existing run would not resume."""
-    if run.exists():
-        _refuse_exported(run)
-        old = configuration.load_settings(run)
-        settings = {"data": requested.data, "tokenizer": requested.tokenizer, "seed": requested.seed}
-        check_unchanged(run, old, old.model_copy(update=settings))
-
-
-def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
-    """Read, filter and encode the data of a training before it starts."""
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
-    check_data_settings(run, config)
-    return prepare_data(run, config, runner)
 
 
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
@@ -335,7 +287,3 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
         loss_and_gradients(model, packed, machine=machine, loss=config.loss)
 
     return try_batch, machine.device, step_bytes
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
