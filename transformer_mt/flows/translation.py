@@ -110,13 +110,10 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
     from transformer_mt.decoding.engine import load_engine
     from transformer_mt.decoding.translator import Translator
 
-    machine = resolve_machine(
-        options.device,
-        options.precision,
-        options.threads,
-        few_texts=options.few_texts,
-        owns_process=options.owns_process,
-    )
+    precision = options.precision
+    if options.few_texts and precision == "auto" and is_cpu(options.device):
+        precision = "fp32"  # products in bf16 are faster only in batches
+    machine = resolve_machine(options.device, precision, options.threads, owns_process=options.owns_process)
     if options.owns_process:
         configure_process(machine)
         if machine.device.type == "cpu":

@@ -98,13 +98,10 @@ def precision_dtype(precision: ResolvedPrecision) -> torch.dtype:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
-def resolve_machine(
-    device: str, precision: str, threads: str | int, *, few_texts: bool = False, owns_process: bool = True
-) -> Machine:
+def resolve_machine(device: str, precision: str, threads: str | int, *, owns_process: bool = True) -> Machine:
     """Resolve `auto` on this machine. The only change is the configuration of CUDA's allocator, see below.
 
-    For `few_texts`, precision auto is fp32 on a CPU: its bf16 products are faster only in batches. Without
-    `owns_process`, the process is not ours to configure, and nothing changes.
+    Without `owns_process`, the process is not ours to configure, and nothing changes.
     Raises `UserError` for a device that is missing, and for values that cannot be read.
     """
     chosen = _resolve_device(_read_or_fail("device", _read_device, device))
@@ -115,7 +112,7 @@ def resolve_machine(
     if precision not in get_args(Precision):
         raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
     if precision == "auto":
-        precision = "fp32" if few_texts and chosen.type == "cpu" else choose_precision(chosen)
+        precision = choose_precision(chosen)
     return Machine(chosen, cast(ResolvedPrecision, precision), n_threads)
 
 
