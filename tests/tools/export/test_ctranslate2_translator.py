@@ -143,6 +143,18 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+def test_what_needs_alignments_or_constraints_is_refused_by_key(noisy: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("one\ttwo\n", encoding="utf-8")
+    translator = load_translator(noisy, LoadOptions(device="cpu", threads=1), engine="ctranslate2")
+    for key, value in (("markup", "auto"), ("glossary", str(tmp_path / "terms.tsv"))):
+        options: dict[str, Any] = {key: value}
+        with pytest.raises(UserError, match=f"decoding.{key}: .*--engine torch"):
+            translator.translate(["one"], **options)
+    with pytest.raises(UserError, match=r"constraints: .*--engine torch"):
+        translator.engine.search([[5]], translator.config, constraints=[])
+    assert translator.translate(["one"], restore_case=False, guard=False)
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
