@@ -31,4 +31,4 @@ def list_imports(script: Path) -> set[str]:
     for path in (script, script.with_name("exported_lines.py")):
         text = path.read_text(encoding="utf-8")
         found |= set(re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE))
-    return found - sys.stdlib_module_names - {"exported_lines", "letter_case"}
+    return found - sys.stdlib_module_names - {"exported_lines", "characters"}

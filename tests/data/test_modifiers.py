@@ -12,8 +12,7 @@ import pytest
 from helpers import make_modified_stream
 
 from transformer_mt.data.batches import Batch, BatchModifier, BatchStream, StreamPosition
-from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.letter_case import (
+from transformer_mt.data.characters import (
     is_title_case,
     is_upper_case,
     to_lower_case,
@@ -21,6 +20,7 @@ from transformer_mt.data.letter_case import (
     to_title_case,
     to_upper_case,
 )
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data.letter_case import has_letters
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.segments import find_spaces_before, split_long_sentences, split_sentences
 

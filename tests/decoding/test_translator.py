@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
+from transformer_mt.data.characters import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers

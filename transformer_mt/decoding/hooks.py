@@ -1,6 +1,7 @@
-"""Hooks of the translator: text stages, with that of letter case, and the review of translations.
+"""Hooks of the translator: text stages, and the review of translations.
 
-A `TextStage` prepares a segment for the model, and finishes its translation; `CaseStage` restores letter case.
+A `TextStage` prepares a segment for the model, and finishes its translation. `NormalizationStage` replaces unusual
+characters, and `CaseStage` restores letter case.
 
 A `ReviewPolicy` finds faults in translations. It sees texts only. `review` runs the loop: in each round, segments with
 faults are searched with other options, and those that still have some are divided into parts, which the next round
@@ -16,7 +17,7 @@ from itertools import count
 from typing import NamedTuple, Protocol
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.data import letter_case
+from transformer_mt.data import characters
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, ModelProvenance
@@ -99,6 +100,23 @@ class PreparedText:
         return translation
 
 
+# --- unusual characters -----------------------------------------------------------------------------------------------
+
+
+class NormalizationStage(TextStage):
+    """Replaces characters that the model may not know, see `normalize`."""
+
+    def __init__(self, tokenizer: Tokenizer, src_lang: str) -> None:
+        """`tokenizer` is that of the source."""
+        self.tokenizer, self.src_lang = tokenizer, src_lang
+
+    def prepare(self, segment: Segment) -> StageState:
+        """Replace unusual characters."""
+        text = segment.surface
+        changed = characters.normalize(text, self.src_lang, lambda form: len(self.tokenizer.encode([form])[0]))
+        return StageState(segment if changed == text else Segment.from_text(changed))
+
+
 # --- letter case ------------------------------------------------------------------------------------------------------
 
 _WORD = re.compile(r"\S+")
@@ -121,13 +139,13 @@ class CaseStage(TextStage):
     def prepare(self, segment: Segment) -> StageState:
         """Change words in capitals or title case to sentence case."""
         text = segment.surface
-        restore = letter_case.find_case(text)
+        restore = characters.find_case(text)
         if restore is not None:
-            changed = letter_case.to_sentence_case(text, self.src_lang)
+            changed = characters.to_sentence_case(text, self.src_lang)
             ids, changed_ids = self.tokenizer.encode([text, changed])
             if len(changed_ids) < len(ids):
                 return _WholeTextState(Segment.from_text(changed), restore, self.tgt_lang)
-        elif capitals := letter_case.find_capital_words(text):
+        elif capitals := characters.find_capital_words(text):
             words = text.split()
             changed = [*words]
             for i in capitals:
@@ -139,8 +157,8 @@ class CaseStage(TextStage):
 
     def _find_known_form(self, word: str, *, is_first: bool) -> str:
         """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
-        lower = letter_case.to_lower_case(word, self.src_lang)
-        title = letter_case.to_title_case(lower, self.src_lang)
+        lower = characters.to_lower_case(word, self.src_lang)
+        title = characters.to_title_case(lower, self.src_lang)
         forms = [word, title, lower] if is_first else [word, lower, title]
         counts = map(len, self.tokenizer.encode(forms))
         return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
@@ -178,7 +196,7 @@ class _WordsState(StageState):
             targets = {target for source, target in translation.alignment if source in self.words}
         numbers = count()
         text = _WORD.sub(
-            lambda match: letter_case.to_upper_case(match[0], self.language) if next(numbers) in targets else match[0],
+            lambda match: characters.to_upper_case(match[0], self.language) if next(numbers) in targets else match[0],
             translation.text,
         )
         return replace(translation, content=Segment.from_text(text))
@@ -256,7 +274,7 @@ Search = Callable[[Sequence[tuple[int, Segment]], DecodingChanges], list[list[Tr
 def find_segment_faults(policy: ReviewPolicy, segment: Segment, translation: Translation) -> Sequence[Fault]:
     """Return the faults of a translation, ignoring protected elements."""
     source = segment.plain_text
-    return policy.find_faults(source, translation.content.plain_text) if letter_case.has_letters(source) else ()
+    return policy.find_faults(source, translation.content.plain_text) if characters.has_letters(source) else ()
 
 
 def review(

@@ -20,8 +20,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from transformer_mt.choices import SplitWhen
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import primary_language
-from transformer_mt.data.letter_case import has_letters
 
 BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from transformer_mt.config.yaml_files import has_lone_surrogate
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import tag_error
-from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.hooks import (
@@ -27,6 +27,7 @@ from transformer_mt.decoding.hooks import (
     DecodingChanges,
     Fault,
     Job,
+    NormalizationStage,
     PreparedText,
     TextStage,
     TranslatorHooks,
@@ -134,7 +135,7 @@ class Translator:
     def stages(self) -> Sequence[TextStage]:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing.
 
-        The stage of letter case comes last, so that the other stages see the original case.
+        The stages of characters and letter case come last, so that the others see the original text.
         """
         stages: list[TextStage] = []
         if keys := self.config.stage_keys:
@@ -144,8 +145,9 @@ class Translator:
             if self.hooks.make_stages is None:
                 raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
             stages += self.hooks.make_stages(self.config, self.tokenizers)
+        provenance, has_alignments = self.provenance(), self.engine.has_alignments
+        stages.append(NormalizationStage(self.tokenizers.src, provenance.src_lang))
         if self.config.restore_case:
-            provenance, has_alignments = self.provenance(), self.engine.has_alignments
             languages = provenance.src_lang, provenance.tgt_lang
             stages.append(CaseStage(self.tokenizers.src, *languages, has_alignments=has_alignments))
         return stages

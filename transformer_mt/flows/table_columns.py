@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import Source, check_language, primary_language
-from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, are_quoted, is_table, read_head, table_kind
 from transformer_mt.data.text_files import find_structure, read_lines, remove_compressed_suffix, skip_bad_row
 from transformer_mt.data.tmx import find_code

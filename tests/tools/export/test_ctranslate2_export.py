@@ -59,7 +59,7 @@ def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path:
     assert compared["score_difference"] < 1e-3
     assert "8 of 8 translations identical" in output
     assert f"{compared['score_difference']:.1e}" in output
-    names = "model.bin config.json shared_vocabulary.json export.json translate.py exported_lines.py letter_case.py"
+    names = "model.bin config.json shared_vocabulary.json export.json translate.py exported_lines.py characters.py"
     assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
     assert [path.name for path in out.parent.iterdir()] == ["engine"]
     assert read_folder(run) == before

@@ -104,7 +104,7 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     output = assert_succeeded(tmt("export", noisy_run, "--to", "onnx", "--output", out))
     assert "8 of 8 translations identical" in output
     names = "encoder.onnx decoder.onnx config.json src_tokenizer.json tgt_tokenizer.json export.json"
-    scripts = "translate.py exported_lines.py letter_case.py"
+    scripts = "translate.py exported_lines.py characters.py"
     assert {path.name for path in out.iterdir()} == {*names.split(), *scripts.split()}
     packages = Path(find_spec("onnxruntime").origin).parents[1]  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(packages)}

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transformer_mt.config.section import PathName, Section, section_error
+from transformer_mt.data.characters import INVISIBLE
 from transformer_mt.data.data_config import is_known_tag, split_tag, tag_error
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import read_bytes, write_text
@@ -39,10 +40,6 @@ BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 UNK = "<unk>"
 UNK_SURFACE = " ⁇"  # what an unknown token decodes to
 
-INVISIBLE = (
-    "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
-)
-"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
 _ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # blocks of combining diacritics
 _SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Syriac", "Thaana", "Ethiopic"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from transformer_mt.data.letter_case import to_lower_case, to_title_case, to_upper_case
+from transformer_mt.data.characters import to_lower_case, to_title_case, to_upper_case
 from transformer_mt.data.text_files import Pair
 from transformer_mt.evaluation.metrics import EvaluationSet, Texts
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.batches import Modify
-from transformer_mt.data.letter_case import to_lower_case, to_sentence_case
+from transformer_mt.data.characters import to_lower_case, to_sentence_case
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.trainers import Pairs
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import primary_language
-from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.segments import Element, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
 from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags

@@ -14,7 +14,7 @@ from random import Random
 from typing import Protocol
 
 from transformer_mt import __version__
-from transformer_mt.data import letter_case
+from transformer_mt.data import characters
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
@@ -35,7 +35,7 @@ def write_texts(folder: Path, translator: Translator, script: Path) -> None:
     for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
         files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
     shutil.copyfile(script, folder / "translate.py")
-    for module in (LINES_SCRIPT, Path(letter_case.__file__)):
+    for module in (LINES_SCRIPT, Path(characters.__file__)):
         shutil.copyfile(module, folder / module.name)
 
 

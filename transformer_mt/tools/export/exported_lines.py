@@ -1,7 +1,7 @@
 # pyright: basic
 """Lines of text for `translate.py` of an exported folder: from standard input to ids, and back to standard output.
 
-Needs only tokenizers, and `letter_case.py`, which is copied beside it.
+Needs only tokenizers, and `characters.py`, which is copied beside it.
 """
 
 import json
@@ -9,7 +9,7 @@ import signal
 import sys
 
 import tokenizers
-from letter_case import find_case, has_letters, to_sentence_case  # pyright: ignore[reportMissingImports]
+from characters import find_case, has_letters, normalize, to_sentence_case  # pyright: ignore[reportMissingImports]
 
 BATCH_LINES = 32  # that are translated together
 
@@ -38,11 +38,16 @@ def translate_lines(folder, translate):
     copied: dict[int, str] = {}  # lines without letters
     by_limit: dict[int, dict[int, list[int]]] = {}  # an engine has one limit per call
     restore_case = {}  # functions that restore the case of lines that are translated in sentence case
-    for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
-        ids, longest = encoding.ids, metadata["longest_source"]
-        restore = find_case(line)
+
+    def encode(text):
+        return src.encode(text, add_special_tokens=False).ids
+
+    texts = [normalize(line, languages["src_lang"], lambda text: len(encode(text))) for line in lines]
+    for i, (line, text) in enumerate(zip(lines, texts, strict=True)):
+        ids, longest = encode(text), metadata["longest_source"]
+        restore = find_case(text)
         if decoding["restore_case"] and restore:
-            changed = src.encode(to_sentence_case(line, languages["src_lang"]), add_special_tokens=False).ids
+            changed = encode(to_sentence_case(text, languages["src_lang"]))
             if len(changed) < len(ids):
                 ids = changed
                 restore_case[i] = restore

@@ -10,7 +10,7 @@ from typing import Literal
 
 import regex
 
-from transformer_mt.data.letter_case import has_letters
+from transformer_mt.data.characters import has_letters
 from transformer_mt.decoding.segments import Role, Segment
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.scripts import ADDRESS

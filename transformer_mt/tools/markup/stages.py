@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from transformer_mt.data.letter_case import has_letters
+from transformer_mt.data.characters import has_letters
 from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig

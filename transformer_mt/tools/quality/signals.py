@@ -11,7 +11,7 @@ from statistics import median
 
 import regex
 
-from transformer_mt.data.tokenizers.tokenizer import INVISIBLE
+from transformer_mt.data.characters import INVISIBLE
 from transformer_mt.tools.languages.scripts import ADDRESS, UNSPACED, split_units
 
 # --- normalisation ----------------------------------------------------------------------------------------------------

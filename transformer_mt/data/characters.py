@@ -1,10 +1,12 @@
-"""Letters of a text: whether it has any, and their case, such as sentence case and title case.
+"""Characters of a text: letters and their case, such as title case, and characters that models rarely know.
 
 Exported models contain a copy of this file, so it imports nothing from the package.
 """
 
 import re
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import dropwhile, groupby
 
 MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
@@ -12,6 +14,22 @@ MIN_CAPITALS = 5  # letters of words in capitals; fewer may be an abbreviation
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
+)
+"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
+_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f]")
+_FRENCH_SPACE = re.compile("[\u00a0\u202f](?=[!?:;»%])|(?<=«)[\u00a0\u202f]|(?<=\\d)[\u00a0\u202f](?=\\d)")
+_UNUSUAL: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [  # and what replaces them
+    (
+        re.compile("[\ufb00-\ufb06]"),
+        lambda match: unicodedata.normalize("NFKC", match[0]),
+    ),  # ligatures of PDF files
+    (re.compile("[‘’‚‛ʼ′]"), "'"),
+    (re.compile("[“”„‟″]"), '"'),
+    (re.compile("[‐‑‒–—―−]"), "-"),
+]
+_WORD_SEPARATED = "bo bod dz dzo km khm lo lao my mya th tha"  # languages in which U+200B separates words
 _DIGIT = re.compile(r"\d")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
@@ -21,6 +39,37 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
 def has_letters(text: str) -> bool:
     """Return whether a text has a letter of any script. Text without letters is copied instead of translated."""
     return any(map(str.isalpha, text))
+
+
+def normalize(text: str, language: str, count_tokens: Callable[[str], int]) -> str:
+    """Replace characters of a source that the model may not know, such as no-break spaces in text from a web page.
+
+    Other spaces become a space, but not where French has no-break spaces. Invisible characters are removed, letters
+    with separate accents (NFD) are composed, and ligatures, quotes and dashes become plain. A kind of character is
+    replaced only if the text then has fewer tokens; otherwise the model may know it. Text without letters stays.
+    """
+    if text.isascii() or not has_letters(text):
+        return text
+    for change in _changes(re.split("[-_]", language)[0].lower()):
+        changed = change(text)
+        if changed != text and count_tokens(changed) < count_tokens(text):
+            text = changed
+    return text
+
+
+def _changes(language: str) -> Iterator[Callable[[str], str]]:
+    """Yield the changes of `normalize`, one for each kind of character."""
+
+    def replace_spaces(text: str) -> str:
+        kept = {match.start() for match in _FRENCH_SPACE.finditer(text)} if language in ("fr", "fra") else ()
+        return _SPACE.sub(lambda match: match[0] if match.start() in kept else " ", text)
+
+    yield replace_spaces
+    if language not in _WORD_SEPARATED.split():
+        yield partial(re.compile(f"[{INVISIBLE}]").sub, "")
+    yield partial(unicodedata.normalize, "NFC")
+    for pattern, replacement in _UNUSUAL:
+        yield partial(pattern.sub, replacement)
 
 
 def is_upper_case(text: str) -> bool:
