@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from transformer_mt.data.characters import normalize
+from transformer_mt.data.characters import normalize, token_cost
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.translator import Translator
@@ -74,3 +74,16 @@ def test_french_keeps_its_no_break_spaces(language: str) -> None:
 )
 def test_characters_with_a_meaning_and_texts_without_letters_stay(text: str, language: str) -> None:
     assert normalize(text, language, lambda form: len(form.encode())) == text
+
+
+def test_characters_that_become_the_unknown_token_are_replaced() -> None:
+    tokenizer = build_tokenizers(TokenizerConfig(kind="word", vocab_size=50), [("it ' s late - she said", "x")] * 5).src
+    text = "it ’ s late – she said"
+    assert tokenizer.unk_id in tokenizer.encode([text])[0]
+    changed = normalize(text, "en", lambda form: token_cost(tokenizer.encode([form])[0], tokenizer.unk_id))
+    assert changed == "it ' s late - she said"
+
+
+def test_the_number_of_words_stays() -> None:
+    text = "a \u200b b\u200b \u200e\u200e c"
+    assert len(normalize(text, "en", lambda form: len(form.encode())).split()) == len(text.split())

@@ -88,9 +88,9 @@ class Prepare(Command):
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
         config = self.config.load()
-        from transformer_mt.flows.prepare import build_report, prepare_training_data
+        from transformer_mt.flows.prepare import build_report, check_and_prepare_data
 
-        data = prepare_training_data(config, self._make_runner())
+        data = check_and_prepare_data(config, self._make_runner())
         print_text(*build_report(data), "")
         path, overrides = self.config.split()
         command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))

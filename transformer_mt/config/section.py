@@ -323,5 +323,6 @@ def find_removed(entry: str) -> str | None:
 
 def suggest(word: str, choices: list[str]) -> str:
     """Return the end of a message about an unknown word: the most similar choice, or all choices."""
-    close = difflib.get_close_matches(word.lower(), choices, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"
+    lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), lower, n=1)
+    return f'did you mean "{lower[close[0]]}"?' if close else f"choose from: {', '.join(choices)}"

@@ -153,9 +153,10 @@ def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
         mark = error.context_mark if is_open else error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         advice = next((hint for problem, hint in YAML_ADVICE.items() if problem in str(error.problem)), "")
-        if found := LOOKALIKES.search(text):
-            number = text.count("\n", 0, found.start()) + 1
-            advice = f" (line {number} has U+{ord(found[0]):04X} in place of a plain space or colon; type it again)"
+        near = [*enumerate(text.split("\n"), start=1)][: mark.line + 1 if mark else None][-2:]
+        for number, row in near:
+            if found := LOOKALIKES.search(row):
+                advice = f" (line {number} has U+{ord(found[0]):04X} in place of a plain space or colon; type it again)"
         raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None

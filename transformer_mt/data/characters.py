@@ -5,7 +5,7 @@ Exported models contain a copy of this file, so it imports nothing from the pack
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import dropwhile, groupby
 
@@ -17,14 +17,13 @@ DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that 
 INVISIBLE = (
     "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
 )
-"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
+"""Invisible characters, for the inside of a character class, without joiners (U+200C, U+200D): scripts need them."""
+_VISIBLE = rf"[^\s{INVISIBLE}]"
+_INVISIBLE_IN_WORD = re.compile(rf"(?<={_VISIBLE})[{INVISIBLE}]+|[{INVISIBLE}]+(?={_VISIBLE})")  # so no word vanishes
 _SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f]")
 _FRENCH_SPACE = re.compile("[\u00a0\u202f](?=[!?:;»%])|(?<=«)[\u00a0\u202f]|(?<=\\d)[\u00a0\u202f](?=\\d)")
-_UNUSUAL: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [  # and what replaces them
-    (
-        re.compile("[\ufb00-\ufb06]"),
-        lambda match: unicodedata.normalize("NFKC", match[0]),
-    ),  # ligatures of PDF files
+_UNUSUAL: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [  # pattern and replacement
+    (re.compile("[\ufb00-\ufb06]"), lambda match: unicodedata.normalize("NFKC", match[0])),  # ligatures
     (re.compile("[‘’‚‛ʼ′]"), "'"),
     (re.compile("[“”„‟″]"), '"'),
     (re.compile("[‐‑‒–—―−]"), "-"),
@@ -41,20 +40,26 @@ def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
-def normalize(text: str, language: str, count_tokens: Callable[[str], int]) -> str:
+def normalize(text: str, language: str, cost: Callable[[str], int]) -> str:
     """Replace characters of a source that the model may not know, such as no-break spaces in text from a web page.
 
-    Other spaces become a space, but not where French has no-break spaces. Invisible characters are removed, letters
-    with separate accents (NFD) are composed, and ligatures, quotes and dashes become plain. A kind of character is
-    replaced only if the text then has fewer tokens; otherwise the model may know it. Text without letters stays.
+    Unusual spaces become plain ones, but not where French has no-break spaces. Invisible characters are removed,
+    letters with separate accents (NFD) are composed, and ligatures, quotes and dashes become plain. A kind of character
+    is replaced only if this lowers the `cost` of the text, see `token_cost`; otherwise the model may know it. Text
+    without letters stays.
     """
     if text.isascii() or not has_letters(text):
         return text
     for change in _changes(re.split("[-_]", language)[0].lower()):
         changed = change(text)
-        if changed != text and count_tokens(changed) < count_tokens(text):
+        if changed != text and cost(changed) < cost(text):
             text = changed
     return text
+
+
+def token_cost(ids: Sequence[int], unknown: int | None) -> int:
+    """Return the number of tokens. An unknown one counts twice, so that a known one in its place costs less."""
+    return len(ids) + sum(each == unknown for each in ids)
 
 
 def _changes(language: str) -> Iterator[Callable[[str], str]]:
@@ -66,7 +71,7 @@ def _changes(language: str) -> Iterator[Callable[[str], str]]:
 
     yield replace_spaces
     if language not in _WORD_SEPARATED.split():
-        yield partial(re.compile(f"[{INVISIBLE}]").sub, "")
+        yield partial(_INVISIBLE_IN_WORD.sub, "")
     yield partial(unicodedata.normalize, "NFC")
     for pattern, replacement in _UNUSUAL:
         yield partial(pattern.sub, replacement)

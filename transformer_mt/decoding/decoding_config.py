@@ -135,7 +135,7 @@ class DecodingConfig(Section):
         return [key for key in STAGE_KEYS if getattr(self, key) != DecodingConfig.model_fields[key].default]
 
     def for_search(self) -> DecodingConfig:
-        """Return the options of the search alone: the keys of texts have their defaults."""
+        """Return the options of the search. All `TEXT_KEYS` have their defaults."""
         return self.model_copy(update={key: DecodingConfig.model_fields[key].default for key in TEXT_KEYS})
 
     def with_constraint_beam(self) -> DecodingConfig:

@@ -42,7 +42,7 @@ class StageState:
         return None
 
     def finish(self, translation: Translation) -> Translation:
-        """Return the final translation of the text, without the alignment if its words are no longer those of it."""
+        """Return the final translation. Its `alignment` is None if it no longer fits the words."""
         return translation
 
 
@@ -113,8 +113,11 @@ class NormalizationStage(TextStage):
     def prepare(self, segment: Segment) -> StageState:
         """Replace unusual characters."""
         text = segment.surface
-        changed = characters.normalize(text, self.src_lang, lambda form: len(self.tokenizer.encode([form])[0]))
+        changed = characters.normalize(text, self.src_lang, self._cost)
         return StageState(segment if changed == text else Segment.from_text(changed))
+
+    def _cost(self, text: str) -> int:
+        return characters.token_cost(self.tokenizer.encode([text])[0], self.tokenizer.unk_id)
 
 
 # --- letter case ------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class Hypothesis:
     log_probs: list[float]  # of each token, and of EOS if it was found
     finished: bool  # ends with EOS; False if it was cut at the length limit
     ranking_score: float = 0.0  # length-normalised score
-    was_searched: bool = True  # False: the source is copied, because it has no letters
+    was_searched: bool = True  # False: the source is blank, or is copied because it has no letters
 
     @property
     def score(self) -> float:
@@ -209,7 +209,7 @@ class Engine(Protocol):
         *,
         scores: bool = True,
     ) -> list[list[Hypothesis]]:
-        """Translate one batch. `config` has options of the search alone, and defaults for the texts.
+        """Translate one batch. `config` comes from `DecodingConfig.for_search`.
 
         Without `scores`, an engine may omit those of the hypotheses, if this is faster.
         """

@@ -204,7 +204,7 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         line_numbers: Sequence[int] | None = None,
         *,
         tags: Sequence[str | None] | None = None,
@@ -225,7 +225,7 @@ class Translator:
 
     def n_best(
         self,
-        texts: Sequence[str | Segment],
+        texts: Iterable[str | Segment],
         line_numbers: Sequence[int] | None = None,
         *,
         alignments: bool = False,
@@ -402,7 +402,7 @@ class Translator:
     # --- scores of given translations -------------------------------------------------------------------------------
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], line_numbers: Sequence[int] | None = None
+        self, sources: Iterable[str], targets: Iterable[str], line_numbers: Sequence[int] | None = None
     ) -> list[Translation]:
         """Return each target as a translation of its source, with the log-probabilities of the model.
 

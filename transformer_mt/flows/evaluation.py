@@ -33,7 +33,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, log, make_visible
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import compute_losses, list_loss_sums, perplexity, sum_losses
+from transformer_mt.training.loss import collect_loss_sums, compute_losses, list_loss_sums, perplexity
 from transformer_mt.training.metrics_logger import ValidationResult
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class Validator:
     def score_sources(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Return the mean of the sources' scores, and the scores of each named source.
 
-        Sources of `data.validation` have equal weight, but those of `validation.gate` have half of it together. Sources
-        of split-off training pairs are weighted by their size.
+        Sources of `data.validation` have equal weights. If `validation.gate` names some of them, these count as one
+        half, and the others as the other half. Sources of split-off training pairs are weighted by their size.
         """
         means: dict[str, float] = {}
         of_sources: dict[str, float] = {}
@@ -146,7 +146,7 @@ class Validator:
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
                 found = compute_losses(model, batch.to(self.machine.device), self.loss)
-            totals |= {key: totals[key] + value for key, value in sum_losses(found, batch, names).items()}
+            totals |= {key: totals[key] + value for key, value in collect_loss_sums(found, batch, names).items()}
         model.train(was_training)
         sums = dict(zip(totals, map(float, self.ranks.all_reduce_sum([*totals.values()])), strict=True))
         nll = sums["nll"] / sums["n_tgt"]

@@ -65,8 +65,8 @@ class TrainingData:
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
 
 
-def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
-    """Read, filter and encode the data of a training before it starts."""
+def check_and_prepare_data(config: Config, runner: Runner) -> TrainingData:
+    """Check the settings against an existing run, and prepare its data, for `tmt prepare`."""
     run = RunFolder(Path(config.runs_dir) / str(config.name))
     check_data_settings(run, config)
     return prepare_data(run, config, runner)

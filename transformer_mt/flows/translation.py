@@ -141,11 +141,11 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
         if options.owns_process:
             keep_freed_memory()
 
-        def convert(loaded: LoadedRun, n_positions: int, quantization: str, folder: Path) -> str:
+        def convert(loaded: LoadedRun, n_positions: int, weight_type: str, folder: Path) -> str:
             from transformer_mt.tools.export import ctranslate2_export
 
             translator = _load_same_weights(loaded, config, replace(options, device="cpu", precision="fp32"))
-            return ctranslate2_export.convert(translator, n_positions, quantization, folder)
+            return ctranslate2_export.convert(translator, n_positions, weight_type, folder)
 
         try:
             found = load_converted(

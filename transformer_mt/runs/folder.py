@@ -410,7 +410,7 @@ class RunFolder:
 
 
 def find_enclosing_run(path: Path) -> Path | None:
-    """Return the run folder that contains a path, or None. Whatever is in it is copied, moved and deleted with it."""
+    """Return the run folder that contains a path, or None. Files inside a run are copied, moved and deleted with it."""
     folder = Path(os.path.realpath(path.parent))
     return next((each for each in (folder, *folder.parents) if RunFolder(each).exists()), None)
 
@@ -503,7 +503,7 @@ def record_start(
 def record_job(run: RunFolder, step: int) -> None:
     """Record that this job trains after `step`, and clear a failure, and the `END_KEYS` of a later step."""
     last_step = run.read_record().last_step
-    is_earlier = last_step is not None and step < last_step
+    is_earlier = last_step is None or step < last_step
     update_record(run, "failed", *(END_KEYS if is_earlier else ()), job=launcher.job_id())
 
 

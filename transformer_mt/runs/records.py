@@ -273,7 +273,7 @@ def is_better(metric: str, score: float, than: float) -> bool:
 
 
 def format_score(metric: str, score: float) -> str:
-    """Return a loss with four decimals, and any other score, which is in per cent, with two."""
+    """Format a loss with four decimals, and other scores, which are in per cent, with two."""
     return f"{score:.{4 if metric == 'loss' else 2}f}"
 
 

@@ -79,12 +79,14 @@ def append_bias(states: Tensor, weight: Tensor, bias: Tensor, is_label: Tensor) 
 
 
 def list_loss_sums(source_names: Sequence[str]) -> list[str]:
-    """Return the names of all sums of `sum_losses`."""
+    """Return the names of all sums of `collect_loss_sums`."""
     return ["loss", "nll", "n_tgt", *(f"{name}/{source}" for source in source_names for name in ("nll", "n_tgt"))]
 
 
-def sum_losses(losses: Mapping[str, Tensor], batch: Batch, source_names: Sequence[str]) -> dict[str, Tensor | int]:
-    """Return the losses of a batch and its number of labels, `n_tgt`; `nll` and `n_tgt` also for its named source."""
+def collect_loss_sums(
+    losses: Mapping[str, Tensor], batch: Batch, source_names: Sequence[str]
+) -> dict[str, Tensor | int]:
+    """Return the sums of a batch by name: its losses, `n_tgt`, and `nll` and `n_tgt` of its source."""
     sums: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
     sums["n_tgt"] = batch.n_tgt
     if source_names:

@@ -20,7 +20,7 @@ from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
-from transformer_mt.training.loss import compute_losses, list_loss_sums, sum_losses
+from transformer_mt.training.loss import collect_loss_sums, compute_losses, list_loss_sums
 from transformer_mt.training.optimizers import check_tensor, list_trained_parameters
 from transformer_mt.training.pass_graphs import PassGraphs
 from transformer_mt.training.training_config import LossConfig
@@ -195,7 +195,7 @@ class TrainStep:
         Returning or raising frees the autograd graph of the batch.
         """
         losses = self.add_gradients(batch, is_last=is_last) if self.graphs is None else self.graphs(batch)
-        return sum_losses(losses, batch, self.source_names) | {"n_src": batch.n_src, "n_padded": batch.n_padded}
+        return collect_loss_sums(losses, batch, self.source_names) | {"n_src": batch.n_src, "n_padded": batch.n_padded}
 
     def add_gradients(self, batch: Batch, *, is_last: bool) -> dict[str, Tensor]:
         """Add the gradients of a micro-batch, averaged over the ranks if it is the last one. Return its losses."""

@@ -405,7 +405,7 @@ def load_converted(
     loaded = LoadedRun.make(run, tokenizers, info)
     conversion = _Conversion.plan(loaded, info, config, convert)
     is_wide = run.read_section("model", ModelConfig).d_model >= MIN_SHARED_WIDTH and not config.is_quantized
-    shares_batches = few_texts and is_wide and "torch" not in sys.modules  # beside its threads, it is slower
+    shares_batches = few_texts and is_wide and "torch" not in sys.modules  # slower beside torch's threads
     found = conversion.read(conversion.folder)
     with ExitStack() as stack:
         folder, description = found or conversion.make(stack)

@@ -9,7 +9,7 @@ import signal
 import sys
 
 import tokenizers
-from characters import find_case, has_letters, normalize, to_sentence_case  # pyright: ignore[reportMissingImports]
+from characters import find_case, has_letters, normalize, to_sentence_case, token_cost  # pyright: ignore[reportMissingImports]
 
 BATCH_LINES = 32  # that are translated together
 
@@ -42,7 +42,10 @@ def translate_lines(folder, translate):
     def encode(text):
         return src.encode(text, add_special_tokens=False).ids
 
-    texts = [normalize(line, languages["src_lang"], lambda text: len(encode(text))) for line in lines]
+    def cost(text):
+        return token_cost(encode(text), src.token_to_id("<unk>"))
+
+    texts = [normalize(line, languages["src_lang"], cost) for line in lines]
     for i, (line, text) in enumerate(zip(lines, texts, strict=True)):
         ids, longest = encode(text), metadata["longest_source"]
         restore = find_case(text)

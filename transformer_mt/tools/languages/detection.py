@@ -35,7 +35,7 @@ def _join_sample(lines: Sequence[str]) -> str:
 
 
 def find_exchange(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str:
-    """Describe texts of which each is certainly in the language of the other. Return "" for other texts."""
+    """Return a description if the texts are certainly exchanged, else ""."""
     detector = LanguageDetector.load()
     if not all(map(detector.knows, languages)):
         return ""
