@@ -88,6 +88,13 @@ def test_each_step_uses_and_logs_its_learning_rate(here, tmt, poison) -> None:
     assert [rate / taken[0][1] for _, rate in taken[:5]] == pytest.approx([1, 2, 3, 4, 5])  # warmup_steps 5
 
 
+def test_degenerate_translations_are_reported_once_and_after_the_warm_up(here, tmt) -> None:
+    done = tmt(*TRAIN, "validation.every=3", "schedule.warmup_steps=5")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "degenerate output" in line]
+    assert line.startswith("step 6  warning")
+
+
 @pytest.mark.parametrize("log_every", [1, 12])
 def test_divergence_ends_the_run_with_the_command_that_resumes_before_it(here, tmt, poison, log_every) -> None:
     """Checkpoints are at steps 4 and 8, and the gradients are NaN from step 6 on. Metrics are read at step 8."""
