@@ -91,7 +91,7 @@ def test_no_output_is_written_into_a_folder_of_a_run(run_copy: Path, tmt: Tmt) -
     before = read_folder(run_copy)
     for path in ("tensorboard/x", *(checkpoint / "x" for checkpoint in (run_copy / "checkpoints").iterdir())):
         done = tmt("translate", run_copy, "one", "--output", run_copy / path)
-        assert_user_error(done, f"the run {run_copy}; choose another name")
+        assert_user_error(done, f"the run {run_copy}; choose another folder")
     assert read_folder(run_copy) == before
 
 
