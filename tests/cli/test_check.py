@@ -76,4 +76,4 @@ def test_wrong_languages_come_with_no_repair_command(tmt: Tmt, tmp_path: Path, m
     done = tmt("check", "x.yaml")
     verdict = done.stdout.partition("\nverdict: ")[2]
     assert done.returncode == 2 and "correct" in done.stdout
-    assert "exchange or correct them" in verdict and "--write" not in verdict
+    assert "swap or correct them" in verdict and "--write" not in verdict

@@ -278,7 +278,7 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
         (("utf16.tsv",), ("utf16.tsv:1: is text in UTF-16",)),
         (("a.srt", "a.srt"), ("a.srt: is subtitles",)),
         (("a.en", "copy.en"), ("source and target are equal in every pair",)),
-        (("a.en", "a.de", "--src-lang", "de", "--tgt-lang", "en"), ("a.en and a.de: ", "exchange --src-lang")),
+        (("a.en", "a.de", "--src-lang", "de", "--tgt-lang", "en"), ("a.en and a.de: ", "swap --src-lang")),
     ],
 )
 def test_wrong_input_is_refused_and_nothing_is_written(

@@ -239,7 +239,7 @@ def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Wri
 
 
 @pytest.mark.parametrize("name", [name for name in REMOVED if "=" not in name])
-def test_a_removed_key_is_no_key(name: str) -> None:
+def test_names_of_removed_keys_are_not_reused(name: str) -> None:
     """A run is read without removed keys, so one that is a key again would be lost."""
     *path, key = name.split(".")
     assert key not in configuration.list_keys(tuple(0 if part == "*" else part for part in path))

@@ -7,7 +7,7 @@ import random
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -363,16 +363,17 @@ def test_a_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
     for tags in ([None, None], "2de"):
         with pytest.raises(UserError, match=r"^tags: "):
             translator.translate(["a"], tags=tags)
-    with pytest.raises(UserError, match=r"^texts: "):
-        translator.translate("Hello")
+    for texts in ("Hello", None, 5):
+        with pytest.raises(UserError, match=r"^texts: "):
+            translator.translate(cast(Any, texts))
     with pytest.raises(UserError, match=r"^targets: "):
         translator.score(["Hello"], "H")
 
 
 @pytest.mark.parametrize("item", [None, math.nan, b"Hello", ["Hello"], 1, "Hello \ud83d"], ids=repr)
-def test_an_item_that_is_no_text_is_refused_by_its_place(item: Any, translator: Translator) -> None:
+def test_a_non_string_item_is_refused_with_its_index(item: Any, translator: Translator) -> None:
     for call in (translator.translate, lambda texts: translator.score(["a", "b"], texts)):
-        with pytest.raises(UserError, match="item 1 "):
+        with pytest.raises(UserError, match=r"\[1\]: "):
             call(["Hello", item])
 
 

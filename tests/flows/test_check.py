@@ -226,7 +226,7 @@ def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path:
     report = check(tmp_path, [(tgt, src) for src, tgt in builtin[0][:400]], builtin[1])
     (finding,) = (finding for finding in report.findings if finding.name == "language")
     assert finding.severity == Severity.ERROR and "exchanged?" in finding.message
-    assert finding.remedy == "exchange src_lang and tgt_lang, or the files"
+    assert finding.remedy == "swap src_lang and tgt_lang, or the files"
 
 
 @pytest.mark.parametrize("where", ["validation", "test"])

@@ -182,7 +182,7 @@ def test_wrong_input_is_refused_and_nothing_is_written(pairs: list[Pair]) -> Non
     random.Random(1).shuffle(targets)
     with pytest.raises(UserError, match=r"nothing was written"):
         repair_corpus(write([src for src, _ in pairs[:100]], [tgt for _, tgt in targets]), Path("new"))
-    with pytest.raises(UserError, match="exchange src_lang and tgt_lang"):
+    with pytest.raises(UserError, match="swap src_lang and tgt_lang"):
         repair_corpus(write([tgt for _, tgt in pairs], [src for src, _ in pairs]), Path("new"))
     assert not [path for path in Path().iterdir() if path.name.startswith(("new", ".new"))]
     Path("new").mkdir()

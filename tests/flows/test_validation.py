@@ -119,7 +119,7 @@ def test_validation_scores_chrf_plus_plus_if_it_is_the_metric(make_validator: Ca
     assert 20 < wanted[0].score < wanted[1].score - 0.1
 
 
-def test_new_pairs_are_half_of_the_score_beside_any_number_of_gated_sources(
+def test_gated_and_other_sources_each_count_half_of_the_mean_score(
     make_validator: Callable[..., Validator], tmp_path: Path
 ) -> None:
     files = f"src: {tmp_path / 'src'}, tgt: {tmp_path / 'tgt'}"

@@ -33,7 +33,7 @@ from transformer_mt.runs.folder import (
 )
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest
 from transformer_mt.system import files
-from transformer_mt.system.files import FULL_DISK, MAX_RECORD_BYTES, write_text
+from transformer_mt.system.files import MAX_RECORD_BYTES, WRITE_ERROR_REMEDIES, write_text
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_oversized_run_json_is_refused_without_blaming_the_disk(run: RunFolder) 
     run.metadata.write_bytes(b" " * (MAX_RECORD_BYTES + 1))
     with pytest.raises(OSError, match="is larger than") as caught:
         RunFolder.open(run.path)
-    assert caught.value.errno not in FULL_DISK
+    assert caught.value.errno not in WRITE_ERROR_REMEDIES
 
 
 class Keep(Section):

@@ -44,7 +44,7 @@ class Export(Command):
     inside the browser.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt export runs/mine --to argos --output en_de.argosmodel"
+    EXAMPLE: ClassVar[str] = "tmt export runs/mine --to ctranslate2 --output engine"
 
     run: Path = run_argument()
     to: Literal["weights", "ctranslate2", "argos", "transformers", "onnx"] = option(

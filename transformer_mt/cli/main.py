@@ -25,7 +25,7 @@ from transformer_mt import __version__
 from transformer_mt.cli.command import Command, CommandParser, OptionGroup, add_arguments
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
-from transformer_mt.system.files import FULL_DISK
+from transformer_mt.system.files import WRITE_ERROR_REMEDIES
 from transformer_mt.system.log import log
 
 GROUPS = {
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.stdout.flush()
         finally:
             if getattr(signal.getsignal(signal.SIGALRM), "func", None) is _repeat_signal:
-                signal.setitimer(signal.ITIMER_REAL, 0)  # a command that has ended is not interrupted
+                signal.setitimer(signal.ITIMER_REAL, 0)  # our deferred signal, not a timer of the calling program
     except UserError as error:
         if is_debugging:
             traceback.print_exc()
@@ -124,16 +124,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         is_unnamed = error.filename in (None, "")
-        if is_debugging or (is_unnamed and error.errno not in (*FULL_DISK, errno.ENOENT)):
+        if is_debugging or (is_unnamed and error.errno not in (*WRITE_ERROR_REMEDIES, errno.ENOENT)):
             raise
         if is_unnamed:
             missing = "the current folder, or the folder of temporary files (TMPDIR)"
-            name = "standard output, or another file" if error.errno in FULL_DISK else missing
+            name = "standard output, or another file" if error.errno in WRITE_ERROR_REMEDIES else missing
         elif isinstance(error.filename, int):
             name = f"file descriptor {error.filename}"
         else:
             name = os.fsdecode(error.filename)
-        remedy = f"; {FULL_DISK[error.errno]} and run the same command again" if error.errno in FULL_DISK else ""
+        remedy = (
+            f"; {WRITE_ERROR_REMEDIES[error.errno]} and run the same command again"
+            if error.errno in WRITE_ERROR_REMEDIES
+            else ""
+        )
         _fail(f"{name}: {error.strerror}{remedy}")
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.device import is_out_of_memory

@@ -53,7 +53,7 @@ class LimitOptions(OptionGroup):
         parse=number(0.001, 1e6, float),
     )
     max_connections: int = option(
-        "open connections (1000, or as many as the limit of open files allows); above it, idle ones are closed",
+        "open connections (1000, or fewer if the limit of open files is lower); above it, idle ones are closed",
         default=1000,
         metavar="N",
         parse=number(1),
@@ -71,7 +71,7 @@ def parse_origin(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions(OptionGroup):
-    """Who may use the server, and what it logs."""
+    """Options for access control and logging."""
 
     TITLE: ClassVar[str] = "access and log"
 

@@ -28,7 +28,7 @@ class Train(Command):
     N processes are started by: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N
     """
 
-    EXAMPLE: ClassVar[str] = "tmt train --config mine.yaml model.d_model=384"
+    EXAMPLE: ClassVar[str] = "tmt train --config mine.yaml name=wide model.d_model=384"
 
     config: NamedConfigOptions = group(NamedConfigOptions)
     restart: bool = flag("start from scratch; the old run is renamed", is_exclusive=True)

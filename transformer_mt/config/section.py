@@ -190,7 +190,7 @@ REMOVED = {
     **dict.fromkeys(
         [f"data.{source}.reverse" for source in ("train", "train.*", "validation", "validation.*", "test.*")],
         RemovedKey(
-            "was removed: delete this key, exchange src and tgt, and set the languages of the source",
+            "was removed: delete this key, swap src and tgt, and set the languages of the source",
             "false",
             refuses_run=True,
         ),
@@ -237,7 +237,7 @@ REMOVED = {
     "loss.consistency": RemovedKey(_NO_SECOND_PASS, "none"),
     "loss.consistency_weight": RemovedKey(_NO_SECOND_PASS),
     "loss.cutoff": RemovedKey(_NO_SECOND_PASS, "0.05"),
-    "export": RemovedKey("was removed: delete this key; `tmt export` refuses what it cannot write"),
+    "export": RemovedKey("was removed: delete this key; `tmt export` refuses models that the format does not support"),
     **{
         f"data.filters.*.{name}.{side}": RemovedKey(
             "was removed, because the filter uses src_lang and tgt_lang: delete this key; for another script, use "

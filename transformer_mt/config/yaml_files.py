@@ -139,8 +139,9 @@ YAML_ADVICE = {
     "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
     "mapping values are not allowed": " (does the line before lack a colon, or the space after it?)",
 }
-LOOKALIKES = re.compile("[\u00a0\u3000\uff1a]")
-"""Spaces of web pages and word processors, and the space and colon of input methods for Chinese and Japanese."""
+UNUSUAL_INDENT = re.compile(r"[^\S \t\r\n]")
+LOOKALIKES = re.compile(rf"{UNUSUAL_INDENT.pattern}|\uff1a")
+"""Unusual spaces of web pages, word processors and East Asian keyboards, and their full-width colon."""
 
 
 def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
@@ -155,8 +156,10 @@ def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
         advice = next((hint for problem, hint in YAML_ADVICE.items() if problem in str(error.problem)), "")
         near = [*enumerate(text.split("\n"), start=1)][: mark.line + 1 if mark else None][-2:]
         for number, row in near:
-            if found := LOOKALIKES.search(row):
-                advice = f" (line {number} has U+{ord(found[0]):04X} in place of a plain space or colon; type it again)"
+            if found := LOOKALIKES.search(re.split("[#\"']", row)[0]):
+                advice += (
+                    f" (line {number} has U+{ord(found[0]):04X} in place of a plain space or colon; type it again)"
+                )
         raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
@@ -200,7 +203,7 @@ def _construct(
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
         key = _check_text(cast(str, key_node.value), here, path)
-        if LOOKALIKES.match(key):
+        if UNUSUAL_INDENT.match(key):
             raise UserError(f"{here}: {key.strip()} is indented with U+{ord(key[0]):04X}; type plain spaces")
         if key == "<<":
             section = f"{'.'.join(map(str, path))}: " if path else ""

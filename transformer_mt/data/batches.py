@@ -2,7 +2,7 @@
 
 The plan reads only lengths, and gives the corpus rows of the pairs of each batch. It is a pure function of (seed,
 epoch), and a position in it is a few integers, `StreamPosition`. A resumed run therefore sees the same batches, with
-any number of processes. `BatchStream.take` at the end builds the batches of a step. `BucketedBatches` and
+any number of processes. `BatchStream.take`, in the last section, builds the batches of a step. `BucketedBatches` and
 `collate_pairs` also serve the scoring of given translations.
 
 Shapes: `N` pairs, `M` batches, `K` sources of pairs; `B` pairs of one batch, `S` source length, `T` target length.
@@ -255,7 +255,7 @@ class Batch:
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
     source_index: int = 0  # index of the source that all its pairs come from
-    place: tuple[int, int] = (0, 0)  # in its step: number of the planned batch, and of the part of it
+    place: tuple[int, int] = (0, 0)  # index of the planned batch in the step, and of the part in this batch
 
     @property
     def model_inputs(self) -> tuple[object, ...]:
@@ -386,7 +386,7 @@ MODIFICATION_STREAM = 0x6D6F64  # separates the random numbers of modifications 
 
 
 Modify = Callable[[Sequence[Pair], random.Random], Sequence[Pair]]
-"""Modifies pairs at random, and returns as many in the same order."""
+"""Modifies pairs at random. Returns the same number of pairs, in the same order."""
 
 
 SampleSubwords = Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]]
@@ -465,7 +465,7 @@ class BatchModifier:
         return EncodedPairs(new_src, new_tgt, rows)
 
     def _cut(self, pairs: EncodedPairs) -> list[EncodedPairs]:
-        """Cut pairs into parts that are within the token budget. A pair above the budget is a part of its own."""
+        """Cut pairs into parts that are within the token budget. A pair above the budget forms a separate part."""
         bounds = [0]
         longest_src = longest_tgt = 0
         for i, (src, tgt) in enumerate(zip(pairs.src, pairs.tgt, strict=True)):

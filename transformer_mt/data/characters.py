@@ -5,7 +5,7 @@ Exported models contain a copy of this file, so it imports nothing from the pack
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import dropwhile, groupby
 
@@ -18,17 +18,18 @@ INVISIBLE = (
     "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
 )
 """Invisible characters, for the inside of a character class, without joiners (U+200C, U+200D): scripts need them."""
+SINGLE_QUOTES, DOUBLE_QUOTES = "‘’‚‛‹›ʼ′", "“”„‟«»″"
 _VISIBLE = rf"[^\s{INVISIBLE}]"
-_INVISIBLE_IN_WORD = re.compile(rf"(?<={_VISIBLE})[{INVISIBLE}]+|[{INVISIBLE}]+(?={_VISIBLE})")  # so no word vanishes
-_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f]")
-_FRENCH_SPACE = re.compile("[\u00a0\u202f](?=[!?:;»%])|(?<=«)[\u00a0\u202f]|(?<=\\d)[\u00a0\u202f](?=\\d)")
-_UNUSUAL: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [  # pattern and replacement
-    (re.compile("[\ufb00-\ufb06]"), lambda match: unicodedata.normalize("NFKC", match[0])),  # ligatures
-    (re.compile("[‘’‚‛ʼ′]"), "'"),
-    (re.compile("[“”„‟″]"), '"'),
-    (re.compile("[‐‑‒–—―−]"), "-"),
+_SEPARATED = "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer: U+200B separates words
+_REPLACEMENTS: list[tuple[str, str]] = [  # pattern and replacement
+    ("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]", " "),
+    # no word vanishes, because the alignment counts words
+    (rf"(?!(?<=[{_SEPARATED}])\u200b)(?:(?<={_VISIBLE})[{INVISIBLE}]+|[{INVISIBLE}]+(?={_VISIBLE}))", ""),
+    (f"[{SINGLE_QUOTES}]", "'"),
+    (f"[{DOUBLE_QUOTES}]", '"'),
+    (r"(?<!\w)[—―]|[—―](?!\w)|[‐‑‒–−]", "-"),  # not between words without spaces
 ]
-_WORD_SEPARATED = "bo bod dz dzo km khm lo lao my mya th tha"  # languages in which U+200B separates words
+_LIGATURE = re.compile("[\ufb00-\ufb06]+")
 _DIGIT = re.compile(r"\d")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
@@ -40,41 +41,36 @@ def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
-def normalize(text: str, language: str, cost: Callable[[str], int]) -> str:
+def replace_unusual_characters(text: str, cost: Callable[[str], int]) -> str:
     """Replace characters of a source that the model may not know, such as no-break spaces in text from a web page.
 
-    Unusual spaces become plain ones, but not where French has no-break spaces. Invisible characters are removed,
-    letters with separate accents (NFD) are composed, and ligatures, quotes and dashes become plain. A kind of character
-    is replaced only if this lowers the `cost` of the text, see `token_cost`; otherwise the model may know it. Text
-    without letters stays.
+    Unusual spaces, quotes and dashes become plain ones, invisible characters are removed, ligatures become letters, and
+    letters with separate accents (NFD) are composed. A kind of character is replaced only if this lowers the `cost` of
+    the text, see `count_token_cost`; otherwise the model knows it. Text without letters stays.
     """
     if text.isascii() or not has_letters(text):
         return text
-    for change in _changes(re.split("[-_]", language)[0].lower()):
-        changed = change(text)
+    for replace in _REPLACE:
+        changed = replace(text)
         if changed != text and cost(changed) < cost(text):
             text = changed
     return text
 
 
-def token_cost(ids: Sequence[int], unknown: int | None) -> int:
-    """Return the number of tokens. An unknown one counts twice, so that a known one in its place costs less."""
+def count_token_cost(ids: Sequence[int], unknown: int) -> int:
+    """Return the number of tokens. Unknown ones count twice, so replacing one by a known token lowers the cost."""
     return len(ids) + sum(each == unknown for each in ids)
 
 
-def _changes(language: str) -> Iterator[Callable[[str], str]]:
-    """Yield the changes of `normalize`, one for each kind of character."""
+def _expand_ligatures(text: str) -> str:
+    return _LIGATURE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
 
-    def replace_spaces(text: str) -> str:
-        kept = {match.start() for match in _FRENCH_SPACE.finditer(text)} if language in ("fr", "fra") else ()
-        return _SPACE.sub(lambda match: match[0] if match.start() in kept else " ", text)
 
-    yield replace_spaces
-    if language not in _WORD_SEPARATED.split():
-        yield partial(_INVISIBLE_IN_WORD.sub, "")
-    yield partial(unicodedata.normalize, "NFC")
-    for pattern, replacement in _UNUSUAL:
-        yield partial(pattern.sub, replacement)
+_REPLACE: list[Callable[[str], str]] = [
+    *(partial(re.compile(pattern).sub, replacement) for pattern, replacement in _REPLACEMENTS),
+    partial(unicodedata.normalize, "NFC"),
+    _expand_ligatures,
+]
 
 
 def is_upper_case(text: str) -> bool:

@@ -327,7 +327,7 @@ class ParallelCorpus:
 
 
 def join_fingerprints(hashes: Sequence[str]) -> str:
-    """Combine the text hashes of shards into a fingerprint. A single hash stays as it is."""
+    """Combine the text hashes of shards into a fingerprint. A single hash is returned unchanged."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 

@@ -23,9 +23,9 @@ MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took
 FORCE_TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
 """Overrides of section `decoding` for what only PyTorch can do."""
 STAGE_KEYS = ("markup", "glossary")
-"""Keys that ask for text stages, by default for none."""
+"""Keys that enable an optional text stage. Their defaults enable none."""
 TEXT_KEYS = (*STAGE_KEYS, "protect_patterns", "restore_case", "guard")
-"""Keys of what happens to texts before and after the search."""
+"""Keys of the text stages and the review, which run outside of the search."""
 MIN_CONSTRAINED_BEAMS = 5  # of a search with constraints, such as required terms, also if others are greedy
 
 
@@ -131,11 +131,11 @@ class DecodingConfig(Section):
 
     @property
     def stage_keys(self) -> list[str]:
-        """Return the keys that ask for text stages."""
+        """Return the keys of `STAGE_KEYS` that enable a stage."""
         return [key for key in STAGE_KEYS if getattr(self, key) != DecodingConfig.model_fields[key].default]
 
     def for_search(self) -> DecodingConfig:
-        """Return the options of the search. All `TEXT_KEYS` have their defaults."""
+        """Return a copy for the engine, in which all `TEXT_KEYS` have their defaults."""
         return self.model_copy(update={key: DecodingConfig.model_fields[key].default for key in TEXT_KEYS})
 
     def with_constraint_beam(self) -> DecodingConfig:

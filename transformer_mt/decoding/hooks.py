@@ -1,7 +1,7 @@
 """Hooks of the translator: text stages, and the review of translations.
 
-A `TextStage` prepares a segment for the model, and finishes its translation. `NormalizationStage` replaces unusual
-characters, and `CaseStage` restores letter case.
+A `TextStage` prepares a segment for the model, and finishes its translation. `UnusualCharacterStage` replaces
+characters that the model may not know, and `CaseStage` restores letter case.
 
 A `ReviewPolicy` finds faults in translations. It sees texts only. `review` runs the loop: in each round, segments with
 faults are searched with other options, and those that still have some are divided into parts, which the next round
@@ -27,7 +27,7 @@ from transformer_mt.decoding.segments import CountTokens, Segment, Translation, 
 
 
 class StageState:
-    """What a stage knows about one text. The default methods change nothing."""
+    """State of a stage for one text. The default methods change nothing."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -103,21 +103,21 @@ class PreparedText:
 # --- unusual characters -----------------------------------------------------------------------------------------------
 
 
-class NormalizationStage(TextStage):
-    """Replaces characters that the model may not know, see `normalize`."""
+class UnusualCharacterStage(TextStage):
+    """Replaces characters that the model may not know, see `replace_unusual_characters`."""
 
-    def __init__(self, tokenizer: Tokenizer, src_lang: str) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         """`tokenizer` is that of the source."""
-        self.tokenizer, self.src_lang = tokenizer, src_lang
+        self.tokenizer = tokenizer
 
     def prepare(self, segment: Segment) -> StageState:
         """Replace unusual characters."""
         text = segment.surface
-        changed = characters.normalize(text, self.src_lang, self._cost)
+        changed = characters.replace_unusual_characters(text, self._cost)
         return StageState(segment if changed == text else Segment.from_text(changed))
 
     def _cost(self, text: str) -> int:
-        return characters.token_cost(self.tokenizer.encode([text])[0], self.tokenizer.unk_id)
+        return characters.count_token_cost(self.tokenizer.encode([text])[0], self.tokenizer.unk_id)
 
 
 # --- letter case ------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
 
 
 class Piece(NamedTuple):
-    """A piece of a text, which is translated, or copied as it is."""
+    """A piece of a text that is either translated or copied unchanged."""
 
     text: str
     is_copied: bool = False
@@ -342,7 +342,7 @@ def copy_source(segment: Segment) -> Translation:
 
 @dataclass(frozen=True)
 class TranslatorHooks:
-    """What a translator does beyond the search: division of lines, text stages, and review. By default nothing."""
+    """Steps of a translator outside the search: division of lines, text stages, and review. The default has none."""
 
     split: SplitWhen = "never"
     """Which lines are divided."""

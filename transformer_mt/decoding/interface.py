@@ -196,7 +196,7 @@ class Engine(Protocol):
         ...
 
     def as_torch(self) -> Engine:
-        """Return the `TorchEngine` with the same model. Raises `UserError` if there is none."""
+        """Return the `TorchEngine` with the same model. Raises `UserError` if only CTranslate2 is loaded."""
         ...
 
     def search(

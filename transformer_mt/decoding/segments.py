@@ -114,7 +114,7 @@ class Segment:
         return Segment.make([before, *self.items, after], self.elements)
 
     def strip_enclosing(self) -> Segment:
-        """Return this segment without the tag pairs around all of it."""
+        """Return this segment without the tag pairs that enclose the whole segment."""
         n = self.n_enclosing
         return self.extract(self.items[n : len(self.items) - n]) if n else self
 

@@ -27,10 +27,10 @@ from transformer_mt.decoding.hooks import (
     DecodingChanges,
     Fault,
     Job,
-    NormalizationStage,
     PreparedText,
     TextStage,
     TranslatorHooks,
+    UnusualCharacterStage,
     find_segment_faults,
     review,
 )
@@ -101,7 +101,7 @@ class Translator:
             TorchEngine([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers), tokenizers, config
         )
 
-    # --- what it consists of --------------------------------------------------------------------------------------
+    # --- models and options ----------------------------------------------------------------------------------------
 
     @property
     def model(self) -> Transformer:
@@ -113,7 +113,7 @@ class Translator:
 
     @property
     def torch_engine(self) -> TorchEngine:
-        """The engine in PyTorch. Raises `UserError` if there is none."""
+        """The PyTorch engine. Raises `UserError` if only CTranslate2 is loaded."""
         return cast("TorchEngine", self.engine.as_torch())
 
     @property
@@ -140,14 +140,14 @@ class Translator:
         stages: list[TextStage] = []
         if keys := self.config.stage_keys:
             if not self.engine.has_alignments:
-                lacks = f"{self.engine.name} neither aligns words nor requires terms"
+                lacks = f"{self.engine.name} supports neither word alignment nor required terms"
                 raise UserError(f"decoding.{keys[0]}: {lacks}; use --engine torch or auto")
             if self.hooks.make_stages is None:
                 raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
             stages += self.hooks.make_stages(self.config, self.tokenizers)
-        provenance, has_alignments = self.provenance(), self.engine.has_alignments
-        stages.append(NormalizationStage(self.tokenizers.src, provenance.src_lang))
+        stages.append(UnusualCharacterStage(self.tokenizers.src))
         if self.config.restore_case:
+            provenance, has_alignments = self.provenance(), self.engine.has_alignments
             languages = provenance.src_lang, provenance.tgt_lang
             stages.append(CaseStage(self.tokenizers.src, *languages, has_alignments=has_alignments))
         return stages
@@ -211,7 +211,7 @@ class Translator:
         on_batch: OnBatch | None = None,
         **options: object,
     ) -> list[str]:
-        """Return one translation per text, in order: "" if the text is blank, also after normalisation. Tabs stay.
+        """Return one translation per text, in order. A text without visible characters gives "". Tabs are kept.
 
         `line_numbers` are for warnings and for random sampling, by default 1, 2, ... Options are keys of the section
         `decoding`, such as `beam=1`. A text longer than `max_source_length` or the model's positions is cut, with a
@@ -243,12 +243,13 @@ class Translator:
         `tags` has the tag of each text; by default it is `decoding.tag`.
         """
         if alignments and not self.engine.has_alignments:
-            raise UserError(f"--alignments: {self.engine.name} aligns no words; use --engine torch or auto")
+            raise UserError(
+                f"--alignments: {self.engine.name} does not compute word alignments; use --engine torch or auto"
+            )
         translator = self.with_options(options) if options else self
         texts = list_texts("texts", texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        if tags is None:
-            tags = [translator.config.tag] * len(texts)
+        tags = [translator.config.tag] * len(texts) if tags is None else tags if isinstance(tags, str) else [*tags]
         if isinstance(tags, str) or len(tags) != len(texts):
             raise UserError(f"tags: give a list with a tag, or None, for each of {len(texts)} texts")
         translator.tag_ids(tags)  # check them before a line is divided by the rules of their languages
@@ -576,14 +577,14 @@ def list_texts(name: str, texts: Iterable[TextT]) -> list[TextT]:
 
     Raises `UserError` for a single text, whose letters would be translated one by one, and for an item that is no text.
     """
-    if isinstance(texts, str):
-        raise UserError(f"{name}: is a single string; pass a list of strings")
+    if isinstance(texts, str) or not hasattr(texts, "__iter__"):
+        raise UserError(f"{name}: is {texts!r:.50}, of the type {type(texts).__name__}; pass a list of strings")
     listed = [*texts]
     for i, text in enumerate(listed):
         if not isinstance(text, str | Segment):
-            raise UserError(f"{name}: item {i} is {text!r:.50}, of the type {type(text).__name__}; pass strings")
-        if isinstance(text, str) and has_lone_surrogate(text):
-            raise UserError(f"{name}: item {i} has half a character (a lone surrogate); repair or drop it")
+            raise UserError(f"{name}[{i}]: is {text!r:.50}, of the type {type(text).__name__}; pass strings")
+        if has_lone_surrogate(text if isinstance(text, str) else text.surface):
+            raise UserError(f"{name}[{i}]: has half a character (a lone surrogate); repair or drop it")
     return listed
 
 

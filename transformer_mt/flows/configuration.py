@@ -458,7 +458,7 @@ def list_changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     return allowed, [key for key in differing if key not in allowed]
 
 
-def refuse_exported(run: RunFolder) -> None:
+def refuse_weights_only(run: RunFolder) -> None:
     """Raise `UserError` if a run has only weights."""
     if exported := run.read_record().exported:
         raise UserError(
@@ -491,7 +491,7 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
 def check_data_settings(run: RunFolder, requested: Config) -> None:
     """Refuse settings of the data with which the training of an existing run would not resume."""
     if run.exists():
-        refuse_exported(run)
+        refuse_weights_only(run)
         old = load_settings(run)
         settings = {"data": requested.data, "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))

@@ -28,7 +28,7 @@ from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
-from transformer_mt.tools.languages.detection import describe_other_language, find_exchange
+from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_sides
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -111,9 +111,9 @@ def write_fine_tuning_config(
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
     lines = [*zip(*new.train[0].pairs[:MAX_DETECTED], strict=True)]
-    if problem := find_exchange(direction[:2], *lines):
+    if problem := describe_swapped_sides(direction[:2], *lines):
         raise UserError(
-            f"{given.train[0]}: {problem}; exchange the files (or --columns), because {run.path} translates from "
+            f"{given.train[0]}: {problem}; swap the files (or --columns), because {run.path} translates from "
             f"{direction.src_lang} to {direction.tgt_lang}"
         )
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
@@ -134,7 +134,7 @@ def write_fine_tuning_config(
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
-            f"{MIN_PAIRS} or more, or --validation, or as many old pairs as --replay"
+            f"{MIN_PAIRS} or more, or --validation, or {MIN_PAIRS} or more old pairs as --replay"
         )
     if new.validation:
         n_copies, validation_reason = 1, "held out; new and old pairs are half of a score each"
@@ -369,7 +369,7 @@ def _choose_settings(
     gate = {part.name: EXTENSION_GATE if is_extended else GATE for part in known.validation}
     freeze = tuple(part for part in old.model.freeze if not is_extended or part not in VOCABULARY_PARTS)
     settings = [
-        Setting("data", "filters", (), "the new pairs are used as they are"),
+        Setting("data", "filters", (), "the new pairs are not filtered"),
         Setting("data", "temperature", 1.0, ""),
         Setting(
             "model", "output_bias", old.model.output_bias or is_extended, "low for new symbols until they are trained"

@@ -30,8 +30,8 @@ from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
     LanguageDetector,
     describe_other_language,
+    describe_swapped_sides,
     detect_language,
-    find_exchange,
 )
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
@@ -392,8 +392,8 @@ def _list_held_out_sets(
             raise UserError(f"--{key}: {error}") from None
         n_pairs, src, tgt = statistics.n_pairs, statistics.src.sample, statistics.tgt.sample
         names = " and ".join(source.files)
-        if problem := find_exchange(languages, src, tgt):
-            raise UserError(f"--{key}: {names}: {problem}; exchange the files or columns")
+        if problem := describe_swapped_sides(languages, src, tgt):
+            raise UserError(f"--{key}: {names}: {problem}; swap the files or columns")
         if all(path.samefile(each) for path, each in zip(train, source.files, strict=False)):
             raise UserError(f"--{key}: {names}: the training text cannot be held out; pass other pairs")
         keys = _list_source_keys(source, languages)
@@ -451,8 +451,8 @@ def _choose_languages(
     src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
     if src == tgt:
         raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
-    if problem := find_exchange((src, tgt), statistics.src.sample, statistics.tgt.sample):
-        raise UserError(f"{names}: {problem}; exchange --src-lang and --tgt-lang")
+    if problem := describe_swapped_sides((src, tgt), statistics.src.sample, statistics.tgt.sample):
+        raise UserError(f"{names}: {problem}; swap --src-lang and --tgt-lang")
     return src, tgt
 
 
@@ -463,7 +463,7 @@ def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Ite
     if not LanguageDetector.load().knows(given):
         yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
     elif problem := describe_other_language("the text", side.sample, given):
-        yield f"{problem}; correct {option}, or exchange the files"
+        yield f"{problem}; correct {option}, or swap the files"
 
 
 def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:

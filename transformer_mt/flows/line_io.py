@@ -365,7 +365,7 @@ def check_output(path: Path | None, *inputs: Path | None, option: str = "--outpu
             run_folder and (run_folder != folder or folder / path.name in run_files),
             f"belongs to the run {run_folder}; choose another {'name' if run_folder == folder else 'folder'}",
         ),
-        (not folder.is_dir(), f"there is no folder {folder}"),
+        (not folder.is_dir(), f"there is no folder {folder}; make it first"),
         (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),
         (
             path.suffix in COMPRESSED_SUFFIXES,

@@ -50,7 +50,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         resolved = _resolve_machine_settings(requested)
         check_schedule_end(run, resolved, is_new=True)
         return resolved
-    configuration.refuse_exported(run)
+    configuration.refuse_weights_only(run)
     old = configuration.load_settings(run)
     same_processes = run.read_record().processes_per_machine == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]

@@ -45,8 +45,8 @@ from transformer_mt.tools.analysis.significance import (
 )
 from transformer_mt.tools.languages.detection import (
     describe_other_language,
+    describe_swapped_sides,
     detect_language,
-    find_exchange,
     language_name,
 )
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
@@ -111,7 +111,7 @@ class RunEvaluation:
         _warn_about_texts({}, ref, references, scorer)
         languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
         if not others:
-            if find_exchange(languages, sources, references):
+            if describe_swapped_sides(languages, sources, references):
                 log("tmt: warning: --src and --ref seem to be exchanged")
                 return EvaluationSet(str(src), sources, references, scorer)
             for path, texts, language in zip((src, ref), (sources, references), languages, strict=True):

@@ -183,7 +183,7 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     model = make_model(config, data.tokenizers, warm_start).to(machine.device)
     config, stream, memory = resolve_batches(config, machine, model, data, ranks)
     parts = TrainingParts(config, machine, data, model, stream, report, memory)
-    longest = int(np.ceil(stream.plan.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
+    longest = int(np.ceil(stream.plan.shapes[:, 1:] / (2, 1)).max())  # sources may be twice as long
     settings = find_questionable_settings(config, len(stream.plan), longest, parts.n_steps)
     parts.report.extend(log_report(run, [f"warning: {key}: {message}" for key, message in settings]))
     if config.compile == "layers":

@@ -131,12 +131,12 @@ def _load_ctranslate2(run: RunFolder, config: DecodingConfig, options: LoadOptio
     from transformer_mt.tools.export.ctranslate2_engine import (
         CombinedEngine,
         UnavailableError,
-        find_torch_reason,
+        explain_torch_fallback,
         load_converted,
     )
 
     found = None
-    reason = find_torch_reason(config, options.device, options.precision, is_ensemble=bool(options.ensemble))
+    reason = explain_torch_fallback(config, options.device, options.precision, is_ensemble=bool(options.ensemble))
     if not reason:
         if options.owns_process:
             keep_freed_memory()
@@ -211,7 +211,7 @@ def _make_policy(provenance: ModelProvenance, config: DecodingConfig) -> ReviewP
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
-N_DETECTED = 10  # a window of as many lines is checked at once; windows that start after as many are not checked
+N_DETECTED = 10  # only windows that start within these lines are checked, and one of this size at once
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 
 

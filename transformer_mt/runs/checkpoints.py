@@ -67,7 +67,7 @@ def find_weight_mismatches(model: nn.Module, weights: Mapping[str, Tensor]) -> I
 def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: State | None) -> None:
     """Write a checkpoint of a model, or of its `list_distinct_weights`, atomically. It replaces one of the same step.
 
-    Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
+    Without a state, training cannot be resumed from it. Raises `UserError` if it cannot be written.
     """
     weights = list_distinct_weights(model) if isinstance(model, nn.Module) else model
     try:
@@ -83,7 +83,7 @@ def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: S
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         is_too_large = os.strerror(errno.EFBIG) in str(error)
-        remedy = files.FULL_DISK[errno.EFBIG] if is_too_large else "make room on the disk, or repair it,"
+        remedy = files.WRITE_ERROR_REMEDIES[errno.EFBIG] if is_too_large else "make room on the disk, or repair it,"
         advice = f"{remedy} and run the same command again"
         if not info.path.parent.exists():
             advice = "the run folder was moved or deleted; to resume, run `tmt train --config` with its config.yaml"

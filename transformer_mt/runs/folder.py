@@ -108,7 +108,7 @@ def is_locked(folder: Path) -> bool:
         return False
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:  # there is none, or it belongs to another user
+    except OSError:  # no lock file, or another user owns it
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -369,7 +369,8 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Hold the run's lock, and make its folder if needed. The folder is removed again if no run was created.
 
-        Raises `UserError` if another process holds the lock, or if the folder holds other files, or a link out of it.
+        Raises `UserError` if another process holds the lock, or if the folder holds other files, lies inside another
+        run, or contains a link that leads out of it.
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; change name or runs_dir")
@@ -501,7 +502,7 @@ def record_start(
 
 
 def record_job(run: RunFolder, step: int) -> None:
-    """Record that this job trains after `step`, and clear a failure, and the `END_KEYS` of a later step."""
+    """Record that this job resumes at `step`. Clear `failed`, and `END_KEYS` if they describe a later step."""
     last_step = run.read_record().last_step
     is_earlier = last_step is None or step < last_step
     update_record(run, "failed", *(END_KEYS if is_earlier else ()), job=launcher.job_id())

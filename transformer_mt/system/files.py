@@ -26,12 +26,12 @@ STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
-FULL_DISK = {
+WRITE_ERROR_REMEDIES = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room on the disk",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
 }
-"""Values of `errno` for a full disk, an exhausted quota, and a file above the size limit, with their remedies."""
+"""Remedies by `errno`: full disk, exhausted quota, and file above the size limit."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Values of `errno` for a folder that may not be written to."""
 WAITING_SECONDS = 60.0
@@ -47,7 +47,7 @@ def atomic_file(path: Path) -> Generator[Path]:
     Raises `UserError` if the disk is full.
     """
     temporary = _temporary_path(path)
-    with report_full_disk(path):
+    with report_write_errors(path):
         try:
             yield temporary
             _fsync(temporary)
@@ -66,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 def append_text(path: Path, text: str) -> None:
     """Append to a UTF-8 text file, all or nothing. Raises `UserError` if the disk is full."""
     content = text.encode()
-    with report_full_disk(path), path.open("ab", buffering=0) as file:
+    with report_write_errors(path), path.open("ab", buffering=0) as file:
         length = file.tell()
         try:
             if file.write(content) < len(content):
@@ -77,15 +77,16 @@ def append_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def report_full_disk(path: Path) -> Generator[None]:
-    """Turn the error of a full disk, which often names no path, into a `UserError` that names it."""
+def report_write_errors(path: Path) -> Generator[None]:
+    """Turn a write error with a known remedy, which often names no path, into a `UserError` that names it."""
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL_DISK:
+        if error.errno not in WRITE_ERROR_REMEDIES:
             raise
+        remedy = WRITE_ERROR_REMEDIES[error.errno]
         raise UserError(
-            f"{path}: cannot be written: {error.strerror}; {FULL_DISK[error.errno]} and run the same command again"
+            f"{path}: cannot be written: {error.strerror}; {remedy} and run the same command again"
         ) from None
 
 
@@ -112,7 +113,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 
     Raises `UserError` if `path` exists by the time of the renaming, or if the disk is full.
     """
-    with report_full_disk(path), temporary_folder(path) as temporary:
+    with report_write_errors(path), temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
@@ -155,7 +156,7 @@ def build_cached_folder(path: Path, fill: Callable[[Path], object], is_valid: Ca
     """
 
     def make() -> None:
-        with report_full_disk(path), temporary_folder(path) as temporary:
+        with report_write_errors(path), temporary_folder(path) as temporary:
             fill(temporary)
             _fsync_folder(temporary)
             if is_valid is not None and (path.exists() or path.is_symlink()) and not is_valid():

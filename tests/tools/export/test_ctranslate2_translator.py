@@ -143,7 +143,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_needs_alignments_or_constraints_is_refused_by_key(noisy: Path, tmp_path: Path) -> None:
+def test_markup_glossary_and_constraints_are_refused_with_their_key(noisy: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("one\ttwo\n", encoding="utf-8")
     translator = load_translator(noisy, LoadOptions(device="cpu", threads=1), engine="ctranslate2")
     for key, value in (("markup", "auto"), ("glossary", str(tmp_path / "terms.tsv"))):

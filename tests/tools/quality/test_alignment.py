@@ -185,6 +185,6 @@ def test_a_truncated_cache_entry_is_written_again(size: int, pairs: list[Pair], 
 def test_exchanged_languages_are_refused_each_time(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = load(tmp_path, [(tgt, src) for src, tgt in pairs])
     for _ in range(2):  # the second call finds no cached report
-        with pytest.raises(UserError, match=r"^data\.train: (.|\n)*exchange src_lang"):
+        with pytest.raises(UserError, match=r"^data\.train: (.|\n)*swap src_lang"):
             check_sample(corpus, ("en", "de"), tmp_path)
     assert any("another language" in line for line in check_sample(corpus, ("en", "fr"), tmp_path))

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transformer_mt.config.section import PathName, Section, section_error
-from transformer_mt.data.characters import INVISIBLE
+from transformer_mt.data.characters import DOUBLE_QUOTES, INVISIBLE, SINGLE_QUOTES
 from transformer_mt.data.data_config import is_known_tag, split_tag, tag_error
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import read_bytes, write_text
@@ -64,7 +64,7 @@ def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
     if step == "strip_accents":
         return [normalizers.NFD(), replace(hf.Regex(_ACCENTS), ""), normalizers.NFC()]
     if step == "quotes":
-        return [replace(hf.Regex("[‘’‚‛‹›ʼ′]"), "'"), replace(hf.Regex("[“”„‟«»″]"), '"')]
+        return [replace(hf.Regex(f"[{SINGLE_QUOTES}]"), "'"), replace(hf.Regex(f"[{DOUBLE_QUOTES}]"), '"')]
     if step == "spaces":
         return [replace(hf.Regex(r"\s+"), " "), replace(hf.Regex(r"\A | \z"), "")]
     if step == "control_characters":  # keeps tabs and line breaks, which are whitespace

@@ -65,7 +65,7 @@ def write_package(
     data = translator.runs[0].data
     name = f"translate-{data.src_lang}_{data.tgt_lang}"
     n_positions, _ = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
-    with files.report_full_disk(output), files.temporary_folder(output) as folder:
+    with files.report_write_errors(output), files.temporary_folder(output) as folder:
         model = folder / "model"
         model.mkdir()
         needed = MAX_TOKENS + translator.tokenizers.n_source_controls

@@ -105,7 +105,7 @@ class CTranslate2Engine:
     ) -> None:
         """Load the model. `positions` is the length of the longest sequence that it can read.
 
-        On a CPU, each thread searches batches of its own. Threads that share a batch wait for each other at each
+        On a CPU, each thread searches separate batches. Threads that share a batch wait for each other at each
         product: on two cores they took 1.1 to 2.0 times as long, and more beside a busy program. With `shares_batches`
         they do so anyway: a wide model translates a single sentence in 0.6 times the time.
         """
@@ -159,7 +159,7 @@ class CTranslate2Engine:
         """
         check_search(config)
         if constraints is not None:
-            raise UserError("constraints: CTranslate2 searches without them; load the run with --engine torch")
+            raise UserError("constraints: CTranslate2 does not support them; load the run with --engine torch")
         limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
         found = self._search_within(limits, sources, tgt_tags, config)
         if scores:
@@ -264,7 +264,7 @@ class CTranslate2Engine:
 
 
 class CombinedEngine:
-    """Searches with CTranslate2, and does what it lacks with PyTorch, which is loaded when it is needed."""
+    """Searches with CTranslate2. Loads PyTorch on first use, for what CTranslate2 does not support."""
 
     has_alignments = True
 
@@ -334,7 +334,10 @@ KNOWN_SEARCH_KEYS = (
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
     for key in config.stage_keys:
-        yield key, f"{getattr(config, key)}: CTranslate2 neither aligns words nor requires terms; leave it out"
+        yield (
+            key,
+            f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms; leave it out",
+        )
     config = config.for_search()
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
@@ -343,10 +346,10 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
             yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
 
 
-def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, is_ensemble: bool) -> str:
-    """Return why PyTorch must translate, or an empty text if CTranslate2 can.
+def explain_torch_fallback(config: DecodingConfig, device: str, precision: str, *, is_ensemble: bool) -> str:
+    """Return the reason why PyTorch must translate, or "" if CTranslate2 can.
 
-    With `engine: auto`, markup and a glossary are no reason: PyTorch does only the parts that CTranslate2 lacks.
+    With `engine: auto`, markup and a glossary are no reason: `CombinedEngine` uses PyTorch only for these.
     """
     is_required = config.engine == "ctranslate2"
     if not (is_required or is_cpu(device)):
@@ -358,7 +361,7 @@ def find_torch_reason(config: DecodingConfig, device: str, precision: str, *, is
     for key, reason in find_unsupported_search_keys(config if is_required else config.for_search()):
         return f"decoding.{key}: {reason}"
     if config.min_length > 1:
-        return "CTranslate2 scores with min_length in another way"
+        return "decoding.min_length above 1 changes the scores of CTranslate2"
     return ""
 
 
@@ -376,8 +379,8 @@ def find_length_limits(model: ModelConfig, config: DecodingConfig, tokenizers: T
 # --- converted models of runs -----------------------------------------------------------------------------------------
 
 Convert = Callable[[LoadedRun, int, str, Path], str]
-"""Writes the model of a checkpoint into a folder, for a number of positions and with a type of weights. Returns how its
-scores differ from those of PyTorch, if by more than rounding. Raises `UserError` if it cannot be converted."""
+"""Takes the run, the number of positions, the type of the weights and a folder. Writes the converted model into it.
+Returns "" if its scores equal those of PyTorch up to rounding, else the difference. Raises `UserError` on failure."""
 
 
 class UnavailableError(Exception):
@@ -527,7 +530,9 @@ class _Conversion:
         except (UserError, RuntimeError, ValueError) as error:
             raise UnavailableError(f"{self.checkpoint.path} cannot be converted: {error}") from None
         if problem:
-            problem = f"converted, {self.checkpoint.path} computes something else ({problem})"
+            problem = (
+                f"{self.checkpoint.path}: the converted model does not give the same scores as PyTorch ({problem})"
+            )
             for file in folder.iterdir():
                 file.unlink()
         description = _Description(made_from=self.made_from, positions=self.positions, problem=problem)
@@ -535,7 +540,7 @@ class _Conversion:
         return description
 
     def _delete_old(self, folder: Path) -> None:
-        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
+        """Delete converted models of deleted checkpoints, and old temporary folders of killed processes."""
         kept = {checkpoint.name for checkpoint in self.loaded.folder.list_checkpoint_folders().values()}
         for model in folder.glob("step-*"):
             if model.name.partition(".")[0] not in kept:

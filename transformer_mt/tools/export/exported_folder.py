@@ -63,6 +63,7 @@ def write_metadata(
         },
         "tags": [*tokenizers.tags],
         "needs_tag": tokenizers.needs_tag,
+        "src_unk_id": tokenizers.src.unk_id,
         "positions": n_positions,
         "longest_source": max_source,
         "decoding": translator.config.model_dump(mode="json"),

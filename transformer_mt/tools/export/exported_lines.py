@@ -9,7 +9,13 @@ import signal
 import sys
 
 import tokenizers
-from characters import find_case, has_letters, normalize, to_sentence_case, token_cost  # pyright: ignore[reportMissingImports]
+from characters import (  # pyright: ignore[reportMissingImports]
+    count_token_cost,
+    find_case,
+    has_letters,
+    replace_unusual_characters,
+    to_sentence_case,
+)
 
 BATCH_LINES = 32  # that are translated together
 
@@ -43,9 +49,9 @@ def translate_lines(folder, translate):
         return src.encode(text, add_special_tokens=False).ids
 
     def cost(text):
-        return token_cost(encode(text), src.token_to_id("<unk>"))
+        return count_token_cost(encode(text), metadata["src_unk_id"])
 
-    texts = [normalize(line, languages["src_lang"], cost) for line in lines]
+    texts = [replace_unusual_characters(line, cost) for line in lines]
     for i, (line, text) in enumerate(zip(lines, texts, strict=True)):
         ids, longest = encode(text), metadata["longest_source"]
         restore = find_case(text)

@@ -21,7 +21,7 @@ LANGUAGE_THRESHOLD = 0.99
 """Probability at which a text of many lines counts as written in another language than the expected one."""
 MARGIN = 50  # a detected language must be this many times as likely as the expected one
 NO_LANGUAGE = "zxx"  # the code for text without words, such as numbers
-EXCHANGE_REMEDY = "exchange src_lang and tgt_lang, or the files"
+SWAP_REMEDY = "swap src_lang and tgt_lang, or the files"
 
 
 def detect_language(lines: Sequence[str]) -> str | None:
@@ -34,8 +34,8 @@ def _join_sample(lines: Sequence[str]) -> str:
     return "\n".join(lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES])
 
 
-def find_exchange(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str:
-    """Return a description if the texts are certainly exchanged, else ""."""
+def describe_swapped_sides(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> str:
+    """Describe the mistake if source and target are certainly swapped; otherwise return ""."""
     detector = LanguageDetector.load()
     if not all(map(detector.knows, languages)):
         return ""
@@ -49,10 +49,10 @@ def find_exchange(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[
     return f"the source seems to be in {tgt_name} and the target in {src_name}"
 
 
-def find_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> str:
-    """Call `find_exchange` with a sample of a corpus."""
+def describe_swapped_corpus(corpus: ParallelCorpus, languages: tuple[str, str]) -> str:
+    """Call `describe_swapped_sides` with a sample of a corpus."""
     sample = corpus.select_evenly(SAMPLE_LINES)
-    return find_exchange(languages, sample.column("src"), sample.column("tgt"))
+    return describe_swapped_sides(languages, sample.column("src"), sample.column("tgt"))
 
 
 def describe_other_language(name: str, lines: Iterable[str], expected: str) -> str | None:

@@ -25,7 +25,7 @@ from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, find_exchanged_sides
+from transformer_mt.tools.languages.detection import SWAP_REMEDY, describe_swapped_corpus
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
@@ -189,7 +189,7 @@ SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if 
 
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
 MAX_FOREIGN_SHARE = 0.5  # of the pairs; with more in other languages, the configured languages are wrong
-WRONG_LANGUAGES = "not ready to train: data.src_lang and data.tgt_lang do not fit the text; exchange or correct them"
+WRONG_LANGUAGES = "not ready to train: data.src_lang and data.tgt_lang do not fit the text; swap or correct them"
 VERDICTS = {
     Severity.OK: "ready to train; findings marked info need no action",
     Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
@@ -292,8 +292,8 @@ def check_pairs(
         message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
         findings["language"] = replace(foreign, message=message)
         if foreign.has_wrong_languages:
-            is_exchanged = find_exchanged_sides(corpus, languages)
-            remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
+            is_exchanged = describe_swapped_corpus(corpus, languages)
+            remedy = SWAP_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
     return [*findings.values()]
 
@@ -398,8 +398,8 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     for finding in _make_findings(SAMPLE_CHECKS, affected, len(sample)).values():
         if finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
-            if finding.has_wrong_languages and (problem := find_exchanged_sides(sample, languages)):
-                raise UserError(f"data.train: {problem}, such as {first.location} ({first.reason});\n{EXCHANGE_REMEDY}")
+            if finding.has_wrong_languages and (problem := describe_swapped_corpus(sample, languages)):
+                raise UserError(f"data.train: {problem}, such as {first.location} ({first.reason});\n{SWAP_REMEDY}")
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {finding.message}, such as {first.location} "
                 f"({first.reason}); run tmt check"

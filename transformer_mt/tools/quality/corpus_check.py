@@ -13,7 +13,7 @@ from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.languages.detection import SAMPLE_LINES, describe_other_language, find_exchange
+from transformer_mt.tools.languages.detection import SAMPLE_LINES, describe_other_language, describe_swapped_sides
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
@@ -70,8 +70,8 @@ def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str
     """Yield a finding if a side of a held-out corpus is in another language."""
     sample = corpus.select_evenly(SAMPLE_LINES)
     src, tgt = sample.column("src"), sample.column("tgt")
-    if problem := find_exchange(languages, src, tgt):
-        severity, remedy = Severity.ERROR, "exchange the files or columns"
+    if problem := describe_swapped_sides(languages, src, tgt):
+        severity, remedy = Severity.ERROR, "swap the files or columns"
     else:
         found = map(describe_other_language, ("the source", "the target"), (src, tgt), languages)
         severity, problem = Severity.WARNING, "; ".join(filter(None, found))

@@ -17,7 +17,7 @@ from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
-from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, find_exchange
+from transformer_mt.tools.languages.detection import SWAP_REMEDY, describe_swapped_sides
 from transformer_mt.tools.quality.filter_base import Filter
 from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
 from transformer_mt.tools.quality.quality_config import make_filter
@@ -144,8 +144,8 @@ def repair_sources(
             suffixes = languages if languages[0] != languages[1] else ("src", "tgt")
             src_name, tgt_name = (f"{name}.{suffix}" for suffix in suffixes)
             files = [*read_texts(source, load)]
-            if problem := find_exchange(languages, files[0][0].lines, files[0][1].lines):
-                raise UserError(f"{name}: {problem}; {EXCHANGE_REMEDY}")
+            if problem := describe_swapped_sides(languages, files[0][0].lines, files[0][1].lines):
+                raise UserError(f"{name}: {problem}; {SWAP_REMEDY}")
             counts[name] = repair_source(name, files, temporary / src_name, temporary / tgt_name, changes)
             new_sources.append(_replace_files(source, folder / src_name, folder / tgt_name))
         train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]

@@ -11,7 +11,7 @@ from statistics import median
 
 import regex
 
-from transformer_mt.data.characters import INVISIBLE
+from transformer_mt.data.characters import DOUBLE_QUOTES, INVISIBLE, SINGLE_QUOTES
 from transformer_mt.tools.languages.scripts import ADDRESS, UNSPACED, split_units
 
 # --- normalisation ----------------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ CONTROL = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"
 """Control characters that are not white space, as a character class."""
 
 _REMOVED = re.compile(f"[{CONTROL}{INVISIBLE}]")
-_SINGLE_QUOTES, _DOUBLE_QUOTES = re.compile("[‘’‚‛‹›ʼ′]"), re.compile("[“”„‟«»″]")
+_SINGLE_QUOTES, _DOUBLE_QUOTES = re.compile(f"[{SINGLE_QUOTES}]"), re.compile(f"[{DOUBLE_QUOTES}]")
 
 
 def normalize_unicode(text: str) -> str:

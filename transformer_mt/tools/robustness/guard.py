@@ -1,6 +1,6 @@
 """A guard against faults that can be seen without a reference: loops, lost numbers, copied sources, and others.
 
-Only a text with a fault is translated again, so all other translations stay as they are. It is searched again, all
+Only a text with a fault is translated again; all other translations are kept. It is searched again, all
 hypotheses of a beam of at least 5 are compared, and if the fault remains, the text is divided. A part that is a lost
 number, link or emoji is copied. So is a text in a script that the source language does not have.
 """

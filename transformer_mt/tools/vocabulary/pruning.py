@@ -1,6 +1,6 @@
 """Pruning of a vocabulary to the pieces that given text needs, and of the weights to their rows.
 
-Pieces and their logits stay as they are; other text is segmented into smaller pieces.
+Kept pieces have unchanged logits; other text is segmented into smaller pieces.
 """
 
 from __future__ import annotations

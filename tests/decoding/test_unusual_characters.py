@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from transformer_mt.data.characters import normalize, token_cost
+from transformer_mt.data.characters import count_token_cost, replace_unusual_characters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.translator import Translator
@@ -37,8 +37,12 @@ def test_unusual_characters_are_read_as_those_of_the_training_text(
     assert translator.count_tokens([text]) == translator.count_tokens([TEXT])
 
 
-def learn(texts: Sequence[str]) -> Callable[[str], int]:
-    """Return what counts the tokens of a vocabulary that is learned from some texts."""
+def count_bytes(text: str) -> int:
+    return len(text.encode())
+
+
+def make_token_counter(texts: Sequence[str]) -> Callable[[str], int]:
+    """Return a function that counts tokens, with a vocabulary learned from `texts`."""
     tokenizer = build_tokenizers(TokenizerConfig(vocab_size=600), [(text, text) for text in texts]).src
     return lambda text: len(tokenizer.encode([text])[0])
 
@@ -46,44 +50,64 @@ def learn(texts: Sequence[str]) -> Callable[[str], int]:
 def test_separate_accents_are_composed_unless_the_training_text_has_them() -> None:
     composed = [f"Die schöne Tür über dem Gebäude {i} ist für Größere." for i in range(50)]
     separate = [unicodedata.normalize("NFD", text) for text in composed]
-    assert normalize(separate[0], "de", learn(composed)) == composed[0]
-    assert normalize(separate[0], "de", learn(separate)) == separate[0]
+    assert replace_unusual_characters(separate[0], make_token_counter(composed)) == composed[0]
+    assert replace_unusual_characters(separate[0], make_token_counter(separate)) == separate[0]
 
 
 def test_characters_of_the_training_text_stay() -> None:
     text = "“It’s late” – she said."
-    assert normalize(text, "en", learn([text] * 50)) == text
+    assert replace_unusual_characters(text, make_token_counter([text] * 50)) == text
 
 
-@pytest.mark.parametrize("language", ["fr", "fr_CA", "fra_Latn"])
-def test_french_keeps_its_no_break_spaces(language: str) -> None:
-    text = "Il\u00a0dit\u202f: «\u00a0Venez\u00a0!\u00a0» à 10\u202f000 hommes."
-    fewer = learn(["Il dit : « Venez ! » à 10 000 hommes."] * 50)
-    assert normalize(text, language, fewer) == text.replace("Il\u00a0dit", "Il dit")
+def test_no_break_spaces_of_french_are_replaced_unless_the_training_text_has_them() -> None:
+    text = "Il dit\u202f: «\u00a0Venez\u00a0!\u00a0» à 10\u202f000 hommes."
+    plain = text.replace("\u00a0", " ").replace("\u202f", " ")
+    assert replace_unusual_characters(text, make_token_counter([plain] * 50)) == plain
+    assert replace_unusual_characters(text, make_token_counter([text] * 50)) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "language"),
+    "text",
     [
-        ("ខ្ញុំ\u200bទៅ\u200bផ្ទះ", "km"),
-        ("می\u200cروم", "fa"),
-        ("क्\u200dष", "hi"),
-        ("12\u00a0000 – 5\u00a0%", "en"),
-        ("plain text", "en"),
+        "ខ្ញុំ\u200bទៅ\u200bផ្ទះ",
+        "คน\u200bสอง",
+        "می\u200cروم",
+        "क्\u200dष",
+        "12\u00a0000 – 5\u00a0%",
+        "plain text",
+        "here—there",
     ],
 )
-def test_characters_with_a_meaning_and_texts_without_letters_stay(text: str, language: str) -> None:
-    assert normalize(text, language, lambda form: len(form.encode())) == text
+def test_characters_with_a_meaning_and_texts_without_letters_stay(text: str) -> None:
+    assert replace_unusual_characters(text, count_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\ufeffคน\u200bสอง\u200e", "คน\u200bสอง"),
+        ("\u200fשלום\u00a0לך", "שלום לך"),
+        ("\u202bمرحبا\u202c بك", "مرحبا بك"),
+        ("καλη\u0301 μέρα", "καλή μέρα"),
+        ("नमस्ते\u00a0दुनिया", "नमस्ते दुनिया"),
+        ("今日は\ufeff晴れ", "今日は晴れ"),
+        ("Cafe\u0301\u3000noir", "Café noir"),
+    ],
+)
+def test_unusual_characters_of_each_script_are_replaced(text: str, expected: str) -> None:
+    assert replace_unusual_characters(text, count_bytes) == expected
 
 
 def test_characters_that_become_the_unknown_token_are_replaced() -> None:
     tokenizer = build_tokenizers(TokenizerConfig(kind="word", vocab_size=50), [("it ' s late - she said", "x")] * 5).src
     text = "it ’ s late – she said"
     assert tokenizer.unk_id in tokenizer.encode([text])[0]
-    changed = normalize(text, "en", lambda form: token_cost(tokenizer.encode([form])[0], tokenizer.unk_id))
+    changed = replace_unusual_characters(
+        text, lambda form: count_token_cost(tokenizer.encode([form])[0], tokenizer.unk_id)
+    )
     assert changed == "it ' s late - she said"
 
 
 def test_the_number_of_words_stays() -> None:
     text = "a \u200b b\u200b \u200e\u200e c"
-    assert len(normalize(text, "en", lambda form: len(form.encode())).split()) == len(text.split())
+    assert len(replace_unusual_characters(text, count_bytes).split()) == len(text.split())
