@@ -72,6 +72,13 @@ def scratch(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Monk
     return folder
 
 
+def test_links_of_included_files_are_relative_to_the_pages() -> None:
+    includes = [
+        path.read_text(encoding="utf-8") for path in PAGES if "```{include} ../" in path.read_text(encoding="utf-8")
+    ]
+    assert includes and all(re.search(r"```\{include\} \S+\n:relative-docs: docs/\n", text) for text in includes)
+
+
 @pytest.mark.parametrize("block", blocks())
 def test_block_runs_and_prints_what_the_page_says(block: Block, scratch: Path, tmt: Tmt) -> None:
     if block.language == "python":
