@@ -377,6 +377,13 @@ def test_a_non_string_item_is_refused_with_its_index(item: Any, translator: Tran
             call(["Hello", item])
 
 
+def test_tags_and_scored_pairs_are_strings(translator: Translator) -> None:
+    with pytest.raises(UserError, match=r"^tags\[0\]: "):
+        translator.translate(["a"], tags=cast(Any, [1]))
+    with pytest.raises(UserError, match=r"^sources\[0\]: "):
+        translator.score(cast(Any, [Segment.from_text("a")]), ["b"])
+
+
 @pytest.mark.parametrize("make", [tuple, iter, np.array, lambda texts: pd.Series(["x", *texts])[1:]])
 def test_texts_come_from_any_iterable(make: Callable[[list[str]], Any], translator: Translator) -> None:
     texts = SENTENCES[:3]

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import UnionType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from transformer_mt.config.yaml_files import has_lone_surrogate
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
     from transformer_mt.model.transformer import Transformer
 
-TextT = TypeVar("TextT")
+TextT = TypeVar("TextT", str, str | None, str | Segment)
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
@@ -247,11 +248,11 @@ class Translator:
                 f"--alignments: {self.engine.name} does not compute word alignments; use --engine torch or auto"
             )
         translator = self.with_options(options) if options else self
-        texts = list_texts("texts", texts)
+        texts = list_texts("texts", texts, str | Segment)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        tags = [translator.config.tag] * len(texts) if tags is None else tags if isinstance(tags, str) else [*tags]
-        if isinstance(tags, str) or len(tags) != len(texts):
-            raise UserError(f"tags: give a list with a tag, or None, for each of {len(texts)} texts")
+        tags = [translator.config.tag] * len(texts) if tags is None else list_texts("tags", tags, str | None)
+        if len(tags) != len(texts):
+            raise UserError(f"tags: {len(tags)} for {len(texts)} texts; give one, or None, for each")
         translator.tag_ids(tags)  # check them before a line is divided by the rules of their languages
         search = _LineSearch(translator, line_numbers, tags, alignments, scores)
         return search.translate([translator.read(text) for text in texts], on_batch)
@@ -411,7 +412,7 @@ class Translator:
         `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
         for warnings, by default 1, 2, ...
         """
-        sources, targets = list_texts("sources", sources), list_texts("targets", targets)
+        sources, targets = list_texts("sources", sources, str), list_texts("targets", targets, str)
         if len(sources) != len(targets):
             raise UserError(f"sources: {len(sources)}, targets: {len(targets)}; give one for each")
         line_numbers = resolve_line_numbers(len(sources), line_numbers)
@@ -572,18 +573,18 @@ def name_line(line_number: int) -> str:
     return f"line {line_number % PART_STRIDE}"
 
 
-def list_texts(name: str, texts: Iterable[TextT]) -> list[TextT]:
+def list_texts(name: str, texts: Iterable[TextT], types: type | UnionType) -> list[TextT]:
     """Return texts as a list, such as those of a column of a table.
 
-    Raises `UserError` for a single text, whose letters would be translated one by one, and for an item that is no text.
+    Raises `UserError` for a single text, whose letters would be translated one by one, and for an item of another type.
     """
     if isinstance(texts, str) or not hasattr(texts, "__iter__"):
         raise UserError(f"{name}: is {texts!r:.50}, of the type {type(texts).__name__}; pass a list of strings")
     listed = [*texts]
     for i, text in enumerate(listed):
-        if not isinstance(text, str | Segment):
+        if not isinstance(text, types):
             raise UserError(f"{name}[{i}]: is {text!r:.50}, of the type {type(text).__name__}; pass strings")
-        if has_lone_surrogate(text if isinstance(text, str) else text.surface):
+        if has_lone_surrogate(text.surface if isinstance(text, Segment) else text or ""):
             raise UserError(f"{name}[{i}]: has half a character (a lone surrogate); repair or drop it")
     return listed
 
