@@ -6,7 +6,7 @@ Exported models contain a copy of this file, so it imports nothing from the pack
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import dropwhile, groupby
 
 MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
@@ -55,6 +55,11 @@ def replace_unusual_characters(text: str, cost: Callable[[str], int]) -> str:
         if changed != text and cost(changed) < cost(text):
             text = changed
     return text
+
+
+def make_plain(text: str) -> str:
+    """Replace all characters that `replace_unusual_characters` may replace, to compare texts."""
+    return text if text.isascii() else reduce(lambda text, replace: replace(text), _REPLACE, text)
 
 
 def count_token_cost(ids: Sequence[int], unknown: int) -> int:

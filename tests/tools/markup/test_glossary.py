@@ -35,6 +35,8 @@ def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
     [
         (["dog"], 1, "has no tab"),
         (["dog\tHund", "\tKatze"], 2, "source is empty"),
+        (["dog\tHund", "\u200b\tKatze"], 2, "source is empty"),
+        (["don't\tx", "don’t\tx"], 2, "on line 1 already"),
         (['"dog"\t"Hund"'], 1, "in quotes"),
         (['say "yes"\t"ja"', '"the ""old"" dog"\t"Hund"\tcase'], 2, "in quotes"),
         (["dog\tHund\tfast"], 1, "unknown option 'fast'"),
@@ -73,6 +75,24 @@ def test_terms_match_whole_words(tmp_path: Path, text: str, expected: list[str])
     terms = ("dog", "hot dog", "C++", "狗", "café")
     glossary = read(tmp_path, *(f"{term}\tx" for term in terms), "Apple\tx\tcase", "may\tx\tcase")
     assert found(glossary, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("term", "text", "expected"),
+    [
+        ("hot dog", "a hot\u00a0dog, hot\u2009dogs", ["hot\u00a0dog"]),
+        ("hot\u202fdog", "\ufeffhot dog", ["hot dog"]),
+        ("hot dog", "hot \u200bd\u00adog\u200b.", ["hot \u200bd\u00adog\u200b"]),
+        ("\ufeffd\u00adog", "dog", ["dog"]),
+        ("l'eau", "de l’eau", ["l’eau"]),
+        ("ภาษาไทย", "ภาษา\u200bไทย", ["ภาษา\u200bไทย"]),
+        ("fish", "\ufb01sh", ["\ufb01sh"]),
+    ],
+    ids=ascii,
+)
+def test_terms_match_with_unusual_characters(tmp_path: Path, term: str, text: str, expected: list[str]) -> None:
+    for option in ("", "case"):
+        assert found(read(tmp_path, f"{term}\tx\t{option}"), text) == expected
 
 
 def test_a_case_sensitive_term_goes_before_another_one(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Glossaries, whose terms must have certain translations.
 
 A glossary is a TSV file: source, translation with variants separated by `|`, and options. A term matches whole words,
-or anywhere in a script without spaces. The longest term at a position is taken, and terms do not overlap.
+or anywhere in a script without spaces. The longest term at a position is taken, and terms do not overlap. Invisible
+characters, and the kinds of spaces, quotes and dashes, do not matter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import regex
 
+from transformer_mt.data.characters import INVISIBLE, make_plain
 from transformer_mt.data.tables import are_quoted
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -25,7 +27,9 @@ OPTIONS = ("case", "keep")
 
 WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
 """A character of a word, in scripts with spaces. U+FFFD is a part of a character that a token has cut."""
-_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}+|\S")  # a word, a character of a script without spaces, or a sign
+_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}(?:{WORD}|[{INVISIBLE}])*|[^\s{INVISIBLE}]")
+"""A word, a character of a script without spaces, or a sign."""
+_INVISIBLE = regex.compile(f"[{INVISIBLE}]")
 _SENTENCE_START = regex.compile(r"(?:\A|[.!?…:。！？])[^\p{L}\p{N}]*\Z")
 
 
@@ -42,7 +46,8 @@ class GlossaryEntry:
     @property
     def key(self) -> str:
         """Return the text by which the term is looked up."""
-        return self.source if self.is_case_sensitive else self.source.casefold()
+        plain = _make_plain(self.source)
+        return plain if self.is_case_sensitive else plain.casefold()
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Glossary:
         self._folded = {entry.key: entry for entry in entries if not entry.is_case_sensitive}
         self._lengths: dict[str, tuple[int, ...]] = {}  # first unit of a term -> lengths in units, the longest first
         for entry in entries:
-            units: list[str] = _UNIT.findall(entry.source)
+            units: list[str] = _UNIT.findall(_make_plain(entry.source))
             lengths = {*self._lengths.get(units[0].casefold(), ()), len(units)}
             self._lengths[units[0].casefold()] = tuple(sorted(lengths, reverse=True))
 
@@ -93,7 +98,7 @@ class Glossary:
         while first < len(spans):
             start, end = spans[first]
             n_units = 1
-            for length in self._lengths.get(normalize(text[start:end]).casefold(), ()):
+            for length in self._lengths.get(_make_plain(text[start:end]).casefold(), ()):
                 if first + length > len(spans):
                     continue
                 end = spans[first + length - 1][1]
@@ -109,21 +114,21 @@ class Glossary:
 
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
         """Return the term that a part of a text is. A case-sensitive one comes first."""
-        surface = normalize(text[start:end])
+        surface = _make_plain(text[start:end])
         found = self._exact.get(surface)
         if found is None and self._exact and _SENTENCE_START.search(text, 0, start):
             found = self._exact.get(surface[0].lower() + surface[1:])
         return found or self._folded.get(surface.casefold())
 
 
-def normalize(text: str) -> str:
-    """Return a text in Unicode form NFC, with single spaces between words."""
-    return unicodedata.normalize("NFC", " ".join(text.split()))
+def _make_plain(text: str) -> str:
+    """Return a text with plain characters and single spaces between words."""
+    return " ".join(make_plain(_INVISIBLE.sub("", text)).split())
 
 
 def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
     """Return the entry of a line. `location` names the file and the line in errors."""
-    columns = [normalize(column) for column in line.split("\t")]
+    columns = [unicodedata.normalize("NFC", " ".join(column.split())) for column in line.split("\t")]
     if len(columns) == 1:
         raise UserError(f"{location}: has no tab; write source, tab, translation")
     if len(columns) > 3:
@@ -137,7 +142,7 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
             raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
     is_keep = "keep" in options
     variants = tuple(dict.fromkeys(variant.strip() for variant in translation.split("|")))
-    if not source:
+    if not _make_plain(source):
         raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
     if is_keep:
         if variants not in (("",), (source,)):
