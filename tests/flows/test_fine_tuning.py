@@ -198,6 +198,13 @@ def test_configuration_sets_the_tag_of_the_new_pairs(brief_run: str, tmt: Tmt) -
     assert_succeeded(tmt(*command, "2de", "--force"))
 
 
+def test_a_run_without_a_checkpoint_is_refused(brief_run: str, tmt: Tmt) -> None:
+    shutil.rmtree(Path(brief_run, "checkpoints"))
+    done = tmt("init", write_pairs(*list_new_pairs()), "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
+    assert_user_error(done, "runs/old: ", "no checkpoint", "tmt train")
+    assert not [*Path().glob("tuned*")]
+
+
 def test_replay_files_take_the_place_of_data_that_are_gone(german_run: str, tmt: Tmt) -> None:
     table = write_pairs(*list_new_pairs())
     shutil.rmtree("c")

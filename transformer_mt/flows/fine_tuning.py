@@ -95,8 +95,10 @@ def write_fine_tuning_config(
     validation and test pairs of the run.
 
     Raises:
-        UserError: The pairs cannot be read or do not fit the run, or the output exists. A failed check writes nothing.
+        UserError: The pairs cannot be read or do not fit the run, the run has no checkpoint, or the output exists. A
+            failed check writes nothing.
     """
+    run.find_checkpoint("best")
     check_config_path(output, force)
     folder = output.with_name(f"{output.stem}-data")
     if folder.exists() and not force:
