@@ -284,6 +284,9 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
         Path(name).write_text(text, encoding="utf-8")
     Path("tokens").write_text("Der Hund schläft , sagt er .\n" * 3 + "Er schläft\n" * 2, encoding="utf-8")
     Path("gaps").write_text("Der Hund schläft.\n \n\nEr schläft.\n\n", encoding="utf-8")
+    pieces = {"bpe": "Der Hu@@ nd schläft .", "unigram": "▁Der ▁Hund ▁schläft .", "wordpiece": "Der Hu ##nd schläft ."}
+    for name, line in {**pieces, "nfd": "Der Hund schla\u0308ft.", "invisible": "Der Hu\u00adnd schläft."}.items():
+        Path(name).write_text("Der Hund.\n" * 3 + f"{line}\n" * 2, encoding="utf-8")
     Path("nothing").write_text("\n \n\n\n\n", encoding="utf-8")
     warnings = {
         ("nothing", "--ref", "g"): "nothing: all lines are empty",
@@ -293,6 +296,10 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
         ("g", "--ref", "tokens"): "tokens: has spaces before punctuation",
         (tiny_run, "--src", "e", "--ref", "tokens"): "tokens: has spaces before punctuation",
         ("g", "tokens", "--ref", "g"): "tokens: has spaces before punctuation",
+        **{(name, "--ref", "g"): f"{name}:4: has subword pieces" for name in pieces},
+        ("nfd", "--ref", "g"): "nfd:4: 2 lines have invisible characters or separate accents",
+        ("g", "invisible", "--ref", "g"): "invisible:4: 2 lines have invisible characters or separate accents",
+        ("g", "--ref", "nfd"): "nfd:4: 2 lines have invisible characters or separate accents",
         ("g", "--ref", "gaps"): "gaps:2: 3 lines are empty",
         (tiny_run, "--src", "e", "--ref", "gaps"): "gaps:2: 3 lines are empty",
         ("e", "--ref", "j"): "--tgt-lang ja",
@@ -302,6 +309,7 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
     for arguments, warning in warnings.items():
         assert warning in tmt("evaluate", *arguments).stderr
     assert "warning" not in tmt("evaluate", tiny_run, "--src", "e", "--ref", "g").stderr
+    assert "NFD" not in tmt("evaluate", "nfd", "--ref", "nfd").stderr
     moses = tmt("evaluate", "tokens", "--ref", "tokens", "--text", "moses", "--tgt-lang", "de").stderr
     assert "has spaces before punctuation" not in moses
 

@@ -6,6 +6,7 @@ and reviewed by the guard.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +51,10 @@ from transformer_mt.tools.languages.detection import (
     language_name,
 )
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
-from transformer_mt.tools.quality.signals import is_tokenized
+from transformer_mt.tools.quality.signals import is_tokenized, normalize_unicode, remove_control_characters
+
+INVISIBLE_SHARE = 0.05  # of lines with characters that look like others, from which on they are a warning
+_SUBWORD = re.compile(r"▁|@@(?!\S)|(?<!\S)##\w")
 
 
 def evaluate_file(path: Path, reference: Path, scorer: Scorer) -> tuple[dict[str, object], list[Evaluation]]:
@@ -233,21 +237,44 @@ def _read_texts(*paths: Path) -> list[list[str]]:
 
 
 def _warn_about_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
-    """Warn of translations that equal the references, of tokens instead of plain text, and of empty lines."""
+    """Warn of translations that equal the references, of tokens or other characters than theirs, and of empty lines."""
     for path, texts in systems.items():
         if [*texts] == [*references]:
             log(f"tmt: warning: {path}: all lines equal those of {reference}")
         elif not any(map(str.strip, texts)):
             log(f"tmt: warning: {path}: all lines are empty; is it the right file?")
-    for path, texts in {**systems, reference: references}.items():
-        if scorer.text == "raw" and sum(map(is_tokenized, texts)) >= TOKENIZED_SHARE * len(texts):
+    files = {**systems, reference: references}
+    invisible = {path: _find_lines(_has_invisible_differences, texts, INVISIBLE_SHARE) for path, texts in files.items()}
+    for path, texts in files.items():
+        if pieces := _find_lines(_SUBWORD.search, texts, TOKENIZED_SHARE):
+            log(
+                f"tmt: warning: {path}:{pieces[0]}: has subword pieces (▁, @@ or ##); scores expect plain text: "
+                "join the pieces with the tokenizer that made them"
+            )
+        elif scorer.text == "raw" and _find_lines(is_tokenized, texts, TOKENIZED_SHARE):
             log(
                 f"tmt: warning: {path}: has spaces before punctuation or between words, as tokenized text; "
                 "scores expect plain text: detokenize the file, or pass --text moses"
             )
+        if (numbers := invisible[path]) and not all(invisible.values()):
+            log(
+                f"tmt: warning: {path}:{numbers[0]}: {len(numbers):,} lines have invisible characters or separate "
+                "accents (NFD), unlike other files, and scores count them: remove them, and convert the text to NFC"
+            )
     if empty := [number for number, text in enumerate(references, start=1) if not text.strip()]:
         lines = f"line {empty[0]:,} is" if len(empty) == 1 else f"{len(empty):,} lines are"
         log(f"tmt: warning: {reference}:{empty[0]}: {lines} empty; no translation of such a line can score")
+
+
+def _find_lines(find: Callable[[str], object], texts: Texts, share: float) -> list[int]:
+    """Return the numbers of the lines for which `find` is true, if they are at least this share of the lines."""
+    numbers = [number for number, text in enumerate(texts, start=1) if find(text)]
+    return numbers if len(numbers) >= share * len(texts) else []
+
+
+def _has_invisible_differences(text: str) -> bool:
+    """Return whether a text has invisible characters or separate accents. Kinds of spaces do not change a score."""
+    return normalize_unicode(remove_control_characters(text)) != text
 
 
 def _warn_of_language(reference: Path, references: Texts) -> None:
