@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_words, target_word_indices
 from transformer_mt.decoding.hooks import TranslatorHooks
-from transformer_mt.decoding.interface import Hypothesis
+from transformer_mt.decoding.interface import Hypothesis, LoadedRun
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, cross_attention_weights
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.markup.stages import make_stages
@@ -148,3 +150,28 @@ def test_unknown_symbols_and_missing_tags_are_refused(make_model: MakeModel, sma
             translator.translate(["x"], tags=[tag])
     with pytest.raises(UserError, match="needs a tag"):
         translator.translate(["x"])
+
+
+def test_the_letter_case_of_a_line_is_that_of_the_languages_of_its_tag(
+    make_model: MakeModel, small_tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    english = make_translator(make_model, small_tokenizers)
+    sources = [
+        {"name": str(number), "src": "s", "tgt": "t", "tag": tag, "src_lang": language}
+        for number, (tag, language) in enumerate(zip(TAGS, ("en", "en", "tr"), strict=True))
+    ]
+    data = DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", "train": sources})
+    run = LoadedRun(RunFolder(tmp_path), data, english.tokenizers, 1, "", None)
+    translator = Translator(english.engine, english.tokenizers, english.config, [run])
+    read: list[str] = []
+
+    def search(sources: Sequence[Sequence[int]], *_: object, **__: object) -> list[list[Hypothesis]]:
+        read.extend(translator.tokenizers.src.decode(sources))
+        return [[Hypothesis([], [], finished=True)] for _ in sources]
+
+    monkeypatch.setattr(translator.engine, "search", search)
+    translator.translate(["THE OLD DOG IS SLEEPING."] * 2, tags=["en:de", "de:en"])
+    assert sorted(map(str.strip, read)) == [
+        "The old dog is sleeping.",
+        "The old dog ıs sleepıng.",
+    ]

@@ -133,22 +133,25 @@ class Translator:
         return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.engine.precision)
 
     @cached_property
-    def stages(self) -> Sequence[TextStage]:
-        """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing.
+    def option_stages(self) -> Sequence[TextStage]:
+        """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing."""
+        if not (keys := self.config.stage_keys):
+            return ()
+        if not self.engine.has_alignments:
+            lacks = f"{self.engine.name} supports neither word alignment nor required terms"
+            raise UserError(f"decoding.{keys[0]}: {lacks}; use --engine torch or auto")
+        if self.hooks.make_stages is None:
+            raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
+        return self.hooks.make_stages(self.config, self.tokenizers)
 
-        The stages of characters and letter case come last, so that the others see the original text.
+    def list_stages(self, tag: str | None) -> Sequence[TextStage]:
+        """Return the stages of texts with a tag.
+
+        Those of characters and letter case come last, so that the others see the original text.
         """
-        stages: list[TextStage] = []
-        if keys := self.config.stage_keys:
-            if not self.engine.has_alignments:
-                lacks = f"{self.engine.name} supports neither word alignment nor required terms"
-                raise UserError(f"decoding.{keys[0]}: {lacks}; use --engine torch or auto")
-            if self.hooks.make_stages is None:
-                raise UserError(f"decoding.{keys[0]}: needs text stages; load the run with load_translator")
-            stages += self.hooks.make_stages(self.config, self.tokenizers)
-        stages.append(UnusualCharacterStage(self.tokenizers.src))
+        stages = [*self.option_stages, UnusualCharacterStage(self.tokenizers.src)]
         if self.config.restore_case:
-            provenance, has_alignments = self.provenance(), self.engine.has_alignments
+            provenance, has_alignments = self.provenance_of(tag), self.engine.has_alignments
             languages = provenance.src_lang, provenance.tgt_lang
             stages.append(CaseStage(self.tokenizers.src, *languages, has_alignments=has_alignments))
         return stages
@@ -176,7 +179,8 @@ class Translator:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of texts, in the form in which the model reads them."""
-        sentences = [PreparedText.make(Segment.from_text(text), self.stages).sentence for text in texts]
+        stages = self.list_stages(self.config.tag)
+        sentences = [PreparedText.make(Segment.from_text(text), stages).sentence for text in texts]
         return [len(ids) for ids in self.tokenizers.src.encode(sentences)]
 
     def encode(
@@ -259,7 +263,7 @@ class Translator:
 
     def read(self, line: str | Segment) -> Segment:
         """Return a line as the segment that the stages know, with its protected elements."""
-        for stage in self.stages:
+        for stage in self.option_stages:
             line = stage.read(line)
         return Segment.from_text(line) if isinstance(line, str) else line
 
@@ -294,7 +298,8 @@ class Translator:
         on_batch: OnBatch | None,
     ) -> list[list[Translation]]:
         """Return the n-best translations of segments that stages have read. They are not divided."""
-        prepared = [PreparedText.make(segment, self.stages) for segment in segments]
+        stages = {tag: self.list_stages(tag) for tag in dict.fromkeys(tags)}
+        prepared = [PreparedText.make(segment, stages[tag]) for segment, tag in zip(segments, tags, strict=True)]
         tag_ids = self.tag_ids(tags)
         sources = self.encode([each.sentence for each in prepared], line_numbers, [src for src, _ in tag_ids])
         tgt_tags = [tag for _, (tag,) in tag_ids] if any(tgt for _, tgt in tag_ids) else None
