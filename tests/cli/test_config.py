@@ -50,6 +50,12 @@ def test_tokens_and_ids_of_texts_are_printed(tiny_run: Path, tmt: Tmt) -> None:
     assert (empty, end) == (["", ""], "")
 
 
+def test_source_tokens_are_those_that_the_model_reads(tiny_run: Path, tmt: Tmt) -> None:
+    plain = tmt("config", tiny_run, "--tokens", "one two").stdout.split("\n")
+    source, _, target, *_ = tmt("config", tiny_run, "--tokens", "one\u00a0t\u00adwo").stdout.split("\n")
+    assert source == plain[0] != target
+
+
 @pytest.mark.parametrize("kind", ["word", "byte_bpe"])
 def test_each_kind_of_tokenizer_is_shown(kind: str, in_tiny: Path, tmt: Tmt) -> None:
     done = tmt("config", "tiny.yaml", f"tokenizer.kind={kind}", "--tokens", "one two", "--tokens", "猫")

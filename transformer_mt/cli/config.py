@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Config(Command):
     """Print the resolved configuration, its JSON schema, or the tokens of texts.
 
-    --tokens also accepts a run folder; for a configuration, it first trains the tokenizers.
+    --tokens also accepts a run folder; for a configuration, it first trains the tokenizers. The source tokens are those
+    that tmt translate reads, with unusual characters replaced.
     """
 
     EXAMPLE: ClassVar[str] = "tmt config mine.yaml"
@@ -45,6 +46,8 @@ class Config(Command):
 
     def _show_tokens(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+        from transformer_mt.decoding.hooks import UnusualCharacterStage
+        from transformer_mt.decoding.segments import Segment
         from transformer_mt.flows.configuration import find_preset, load_run_or_file
         from transformer_mt.flows.prepare import load_split, make_tokenizers
 
@@ -54,9 +57,11 @@ class Config(Command):
             tokenizers = TokenizerPair.load(run.tokenizer)
         else:
             tokenizers = make_tokenizers(config, load_split(config, "train"))
+        stage = UnusualCharacterStage(tokenizers.src)
         for text in map(decode_argument, self.tokens):
-            shown = dict.fromkeys(_format_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
-            print(*chain(*shown), sep="\n")  # once, if both sides share a tokenizer
+            read = stage.prepare(Segment.from_text(text)).segment.surface
+            shown = dict.fromkeys((_format_tokens(tokenizers.src, read), _format_tokens(tokenizers.tgt, text)))
+            print(*chain(*shown), sep="\n")  # once, if both sides have the same tokens
 
 
 def _format_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
