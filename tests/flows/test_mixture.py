@@ -160,3 +160,31 @@ def test_a_run_with_other_tags_cannot_be_continued_from(folder: Path, tmt: Tmt) 
     validation = "data.validation={src: t.en, tgt: t.de, tag: 2cs}"
     done = tmt("train", "mt.yaml", "name=next", "train.init_from=runs/mt", de, validation, "data.test={}")
     assert_user_error(done, "runs/mt: ", "tag 2cs", "2de, 2fr")
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_small_source_may_have_no_split_off_validation_pairs(
+    folder: Path, tmt: Tmt, command: str, position: int
+) -> None:
+    sources = [{"name": "de", "src": "t.en", "tgt": "t.de"}, {"name": "again", "src": "t.en", "tgt": "t.de"}]
+    (folder / "one.en").write_text("red blue\n", encoding="utf-8")
+    (folder / "one.de").write_text("rot blau\n", encoding="utf-8")
+    sources.insert(position, {"name": "one", "src": "one.en", "tgt": "one.de"})
+    config = write_config(folder, train=sources, validation=None, validation_size=5, test={})
+    done = tmt(command, config, "train.max_steps=4", "schedule.warmup_steps=1", "validation.every=2")
+    assert_succeeded(done)
+    if command == "train":
+        curves = [json.loads(line) for line in Path("runs/mt/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        names = {name for point in curves for name in point}
+        assert "valid/nll/de" in names and "valid/nll/one" not in names
+
+
+def test_a_source_whose_pairs_are_all_held_out_is_refused(folder: Path, tmt: Tmt) -> None:
+    sources = [{"name": "de", "src": "t.en", "tgt": "t.de"}]
+    for number in range(30):  # one of them is held out
+        (folder / f"{number}.en").write_text("red blue\n", encoding="utf-8")
+        (folder / f"{number}.de").write_text("rot blau\n", encoding="utf-8")
+        sources.append({"name": f"s{number}", "src": f"{number}.en", "tgt": f"{number}.de"})
+    done = tmt("train", write_config(folder, train=sources, validation=None, validation_size=9, test={}))
+    assert_user_error(done, "data.validation")

@@ -68,10 +68,10 @@ class BucketedBatches:
 
     def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int, first_row: int = 0) -> None:
         """Sort and cut pairs of these lengths, which include control symbols. The first pair is row `first_row`."""
-        # 16-bit keys sort fastest.
-        key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64
+        longest = max(src_lengths.max(initial=0), tgt_lengths.max(initial=0))  # 0: no pair of the source is held out
+        key_type = np.uint16 if longest < 2**16 else np.int64  # 16-bit keys sort fastest
         # Source lengths rise and fall in turn, so they stay similar in a batch that spans two target lengths.
-        src_key = np.where(tgt_lengths % 2 == 0, src_lengths, src_lengths.max() - src_lengths)
+        src_key = np.where(tgt_lengths % 2 == 0, src_lengths, longest - src_lengths)
         order = np.lexsort((src_key.astype(key_type), tgt_lengths.astype(key_type)))
         src, tgt = src_lengths[order], tgt_lengths[order]
         changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)

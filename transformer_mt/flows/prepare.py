@@ -230,8 +230,8 @@ def encode_training(
     for name, n_pairs in zip(corpus.source_sizes, np.diff(encoded.source_bounds()).tolist(), strict=False):
         if n_pairs == 0:
             raise UserError(
-                f"data.train: no pair of the source {name} is left: they are empty, or longer than data.max_length "
-                f"{limit.max_length}"
+                f"data.train: no pair of the source {name} is left: they are empty, longer than data.max_length "
+                f"{limit.max_length}, or held out because data.validation is not set"
             )
     return encoded
 
