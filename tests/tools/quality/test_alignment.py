@@ -117,6 +117,13 @@ def test_the_lexicon_tells_translations_from_other_sentences() -> None:
     assert sum(lexicon.log_likelihood_ratio_of_texts(src[i], tgt[i - 1000]) > 0 for i in held_out) < 0.2 * len(held_out)
 
 
+@pytest.mark.parametrize("number", ["٢٠١٩", "۲۰۱۹", "२०१९", "২০১৯", "２０１９", "໒໐໑໙", "၂၀၁၉"])
+def test_the_lexicon_compares_digits_of_all_scripts(number: str) -> None:
+    lexicon = Lexicon.learn([("one two", "eins zwei")] * 50)
+    same, other = (lexicon.log_likelihood_ratio_of_texts("in 2019", f"x {text}") for text in (number, "2018"))
+    assert same == lexicon.log_likelihood_ratio_of_texts("in 2019", "x 2019") > other
+
+
 def test_words_that_a_lexicon_did_not_learn_are_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.tools.quality.lexicon.MAX_LINKS", 300)
     lexicon = Lexicon.learn([("one two", "eins zwei"), ("rare", "selten")] * 50)  # learns from every second pair

@@ -15,6 +15,7 @@ import regex
 from numpy.typing import NDArray
 
 from transformer_mt.tools.languages.scripts import UNSPACED
+from transformer_mt.tools.quality.signals import to_ascii_numbers
 
 VOCABULARY = 4000  # words of each language; the table of probabilities takes 64 MB
 MIN_WORD_COUNT = 3  # of a word in the vocabulary
@@ -32,8 +33,8 @@ Ids = NDArray[np.int32]
 
 
 def tokenize_words(text: str) -> list[str]:
-    """Split a text into words without case; each character of a script without spaces is a word."""
-    return _WORD.findall(text.casefold())[:MAX_WORDS]
+    """Split a text into words without case and ASCII numbers; each character of a script without spaces is a word."""
+    return _WORD.findall(to_ascii_numbers(text.casefold()))[:MAX_WORDS]
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,10 @@ def _canonical(number: str) -> str:
     return digits.strip("0") or "0"
 
 
-def _to_ascii_numbers(text: str) -> str:
+def to_ascii_numbers(text: str) -> str:
+    """Replace digits of all scripts, and Arabic separators between them, by ASCII characters."""
+    if text.isascii():
+        return text
     return _DIGIT.sub(lambda digit: str(int(digit[0])), text).translate(_ARABIC_SEPARATORS)
 
 
@@ -125,7 +128,7 @@ def measure_number_agreement(src: str, tgt: str) -> float | None:
     """
     if not (_DIGIT.search(src) or _DIGIT.search(tgt)):
         return None
-    src, tgt = (text if text.isascii() else _to_ascii_numbers(text) for text in (src, tgt))
+    src, tgt = map(to_ascii_numbers, (src, tgt))
     joined = _agreement(_NUMBER.findall(src), _NUMBER.findall(tgt))
     if joined is None or joined == 1:
         return joined
