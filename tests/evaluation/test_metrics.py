@@ -51,7 +51,7 @@ def test_scores_and_signatures_equal_the_sacrebleu_command(
     [
         ("13a", ["de", "en", "EN-us", "", "jam", "deu_Latn"]),
         ("zh", ["zh", "ZH", "zh-CN", "zh_TW", "zh-Hant-HK", "zho_Hans", "yue_Hant"]),
-        ("char", ["ja", "ja-JP", "JA", "ko", "ko_KR", "th", "lo", "km", "my", "bo"]),
+        ("char", ["ja", "ja-JP", "JA", "ko", "ko_KR", "th", "lo", "km", "my", "bo", "dz", "dzo_Tibt", "shn"]),
     ],
 )
 def test_auto_selects_the_tokenizer_by_language(tokenizer: str, languages: list[str]) -> None:
@@ -66,7 +66,7 @@ def test_ter_counts_chinese_characters_as_words() -> None:
     assert 0 < score_corpus(metric, ["他昨天买了三本书。", *CHINESE[1:]], CHINESE).value < 6
 
 
-@pytest.mark.parametrize("language", ["th", "lo", "km-KH", "my", "bo"])
+@pytest.mark.parametrize("language", ["th", "lo", "km-KH", "my", "bo", "dz"])
 def test_ter_is_left_out_for_languages_without_spaces(language: str) -> None:
     assert list(Scorer("char", language).make_metrics()) == ["BLEU", "chrF", "chrF++"]
 

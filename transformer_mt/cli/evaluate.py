@@ -65,8 +65,8 @@ class Evaluate(Command):
     """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) of a run or a file of translations.
 
     The scores have signatures of sacreBLEU and 95 % intervals from 1,000 bootstrap resamples. Several systems are
-    tested against the first, by paired bootstrap resampling, and the sentences that
-    differ most in chrF are printed. TER is left out for th, lo, km, my and bo, which have no spaces between words.
+    tested against the first, by paired bootstrap resampling, and the sentences that differ most in chrF are printed.
+    TER is left out for th, lo, km, my, shn, bo and dz, which have no spaces between words.
     """
 
     EXAMPLE: ClassVar[str] = "tmt evaluate runs/a runs/b --src test.en --ref test.de"

@@ -48,11 +48,11 @@ def detokenize(texts: Sequence[str], language: str) -> list[str]:
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 
+TER_ON_CHARACTERS = ("zh", "ja")
+TER_UNDEFINED = ("th", "lo", "km", "my", "shn", "bo", "dz")  # no spaces, and TER does not split them into characters
 # These languages have no spaces between words, so 13a does not split them. The default for Japanese and Korean is not
 # MeCab, because scores must not depend on the installed dictionaries.
-BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "my", "bo"], "char")
-TER_ON_CHARACTERS = ("zh", "ja")
-TER_UNDEFINED = ("th", "lo", "km", "my", "bo")  # no spaces, and TER does not split these scripts into characters
+BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", *TER_UNDEFINED], "char")
 TRAINING_METRICS = ("BLEU", "chrF")
 """Metrics of each validation and of the test sets at the end of a training. Their keys are in lower case."""
 NO_TER = "TER is left out: it counts words, and the text has no spaces between them"

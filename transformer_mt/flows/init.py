@@ -446,7 +446,7 @@ def _choose_languages(
     for side, language in (("src", src_lang or detected_src), ("tgt", tgt_lang or detected_tgt)):
         if language is None:
             raise UserError(
-                f"{side}: the language cannot be detected, because the text has no words; pass it as --{side}-lang"
+                f"{side}: the language cannot be detected, because its script is unknown; pass it as --{side}-lang"
             )
     src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
     if src == tgt:

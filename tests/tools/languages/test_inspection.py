@@ -8,7 +8,7 @@ import pytest
 
 from transformer_mt.data.text_files import SentencePair
 from transformer_mt.tools.languages import inspection
-from transformer_mt.tools.languages.detection import language_name
+from transformer_mt.tools.languages.detection import describe_other_language, detect_language, language_name
 from transformer_mt.tools.languages.inspection import CorpusStatistics, inspect_pairs
 
 TEXTS = {
@@ -71,3 +71,35 @@ def test_the_sample_is_spread_over_a_large_corpus(monkeypatch: pytest.MonkeyPatc
 def test_a_code_has_a_name_or_stays() -> None:
     names = ["English", "German", "Chinese (Hant)", "xx"]
     assert [language_name(code) for code in ("en", "deu", "zh-Hant", "xx")] == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ߒߞߏ ߞߊ߲ ߦߋ ߞߎߡߊߘߊ߲ ߠߎ߫",  # N'Ko
+        "ᐃᓄᒃᑎᑐᑦ ᐅᖃᐅᓯᖅ ᓄᓇᕗᑦ",  # Canadian syllabics
+        "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ ᎠᏂ",  # Cherokee
+        "މިއަދަކީ ރަނގަޅު ދުވަހެކެވެ",  # Thaana
+        "ᱥᱟᱱᱛᱟᱲᱤ ᱯᱟᱹᱨᱥᱤ",  # Ol Chiki
+        "ⵜⴰⵎⴰⵣⵉⵖⵜ ⵜⵓⵜⵍⴰⵢⵜ",  # Tifinagh
+        "ᠮᠣᠩᠭᠣᠯ ᠪᠢᠴᠢᠭ",  # Mongolian
+        "ܠܫܢܐ ܐܪܡܝܐ",  # Syriac
+        "𞤆𞤵𞤤𞤢𞤪 𞤋𞤲𞤣𞤭 OK",  # Adlam
+        "12 %",
+    ],
+)
+def test_text_in_an_unknown_script_has_no_detected_language(text: str) -> None:
+    assert detect_language([text] * 100) is None
+    assert describe_other_language("x", [text] * 100, "en") is None
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_the_language_of_a_text_is_detected(language: str) -> None:
+    assert detect_language([*TEXTS[language], "OK"]) == language
+
+
+def test_tibetan_is_detected_by_its_own_code() -> None:
+    lines = ["བོད་ཀྱི་སྐད་ཡིག་ནི་གལ་ཆེན་པོ་ཡིན།"]
+    assert detect_language(lines) == "bo"
+    assert describe_other_language("x", lines, "dz") is None
+    assert describe_other_language("x", TEXTS["en"], "bo") is not None

@@ -8,14 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from transformer_mt.data.data_config import WRITTEN_AS, primary_language
-from transformer_mt.tools.languages.scripts import language_scripts
+from transformer_mt.tools.languages.scripts import find_script, language_scripts
 
 if TYPE_CHECKING:
     from transformer_mt.data.corpus import ParallelCorpus
     from transformer_mt.decoding.interface import ModelProvenance
 
 SAMPLE_LINES = 1000  # spread evenly over the text
-SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no", "fil": "tl"}
+MERGED = {**WRITTEN_AS, "dz": "bo"}  # the detector has one label for both languages of the Tibetan script
+SIMILAR = {**MERGED, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no", "fil": "tl"}
 """Languages that short sentences do not distinguish from another one."""
 LANGUAGE_THRESHOLD = 0.99
 """Probability at which a text of many lines counts as written in another language than the expected one."""
@@ -25,7 +26,7 @@ SWAP_REMEDY = "swap src_lang and tgt_lang, or the files"
 
 
 def detect_language(lines: Sequence[str]) -> str | None:
-    """Return the most likely ISO 639 code of a text, or None if it has no words."""
+    """Return the most likely ISO 639 code of a text, or None if it has no words in a known script."""
     ranking = LanguageDetector.load().rank(_join_sample(lines))
     return ranking[0][0] if ranking else None
 
@@ -77,6 +78,7 @@ class LanguageDetector:
 
         self._identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         self._known = {_canonical(label) for label in self._identifier.labels}
+        self._scripts = {script for code in self._known for script in language_scripts(code) or ()}
 
     @classmethod
     @lru_cache(maxsize=1)
@@ -92,13 +94,18 @@ class LanguageDetector:
         scripts = language_scripts(language)
         return scripts is None or scripts[0] == (language_scripts(code) or scripts)[0]
 
+    def _knows_script(self, text: str) -> bool:
+        """Return whether most letters of a text are in scripts of known languages; it may be in none of them."""
+        letters = [*filter(str.isalpha, text)]
+        return 2 * sum(find_script(letter) in self._scripts for letter in letters) > len(letters)
+
     def rank(self, text: str) -> list[tuple[str, float]]:
-        """Return two-letter codes with their probabilities, the most likely first; empty without any letter."""
-        if not any(character.isalpha() for character in text):
+        """Return two-letter codes with their probabilities, the most likely first; empty without known letters."""
+        if not self._knows_script(text):
             return []
         found: dict[str, float] = {}
         for code, probability in cast(list[tuple[str, float]], self._identifier.rank(text)):
-            code = WRITTEN_AS.get(code, code)
+            code = MERGED.get(code, code)
             if code != NO_LANGUAGE:
                 found[code] = found.get(code, 0.0) + probability
         return sorted(found.items(), key=lambda pair: -pair[1])
@@ -110,7 +117,7 @@ class LanguageDetector:
         """
         language = _canonical(primary_language(expected))
         found, probability = cast(tuple[str, float], self._identifier.classify(text))
-        if probability < confidence or _canonical(found) in (language, NO_LANGUAGE):
+        if probability < confidence or _canonical(found) in (language, NO_LANGUAGE) or not self._knows_script(text):
             return None
         ranking = cast(list[tuple[str, float]], self._identifier.rank(text))
         likelihood = max(value for code, value in ranking if _canonical(code) == language)
