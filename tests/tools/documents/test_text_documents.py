@@ -480,3 +480,27 @@ def test_broken_documents_are_refused_with_a_line(
     with pytest.raises(DocumentError, match=message) as error:
         parse(text, document_format)
     assert error.value.line == line
+
+
+# --- languages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document_format", "content", "expected"),
+    [
+        ("html", "<html><p>x", "lang='{tag}'"),
+        ("html", "<html lang=en xml:lang='en'><p>x", "<html lang={tag} xml:lang='{tag}'>"),
+        ("xliff", "<xliff version='1.2'><file source-language='en'><body/></file></xliff>", "target-language='{tag}'"),
+        ("xliff", "<xliff version='2.0' srcLang='en'><file/></xliff>", "trgLang='{tag}'"),
+        ("tmx", "<tmx><tu><tuv xml:lang='en'><seg>x</seg></tuv></tu></tmx>", "xml:lang='{tag}'"),
+        ("po", 'msgid ""\nmsgstr ""\n"Language: \\n"\n', "'Language: {locale}\\n'"),
+        ("json", '{"@@locale": "en", "a": "x"}', "'@@locale': '{locale}'"),
+    ],
+)
+@pytest.mark.parametrize("code", ["pt_BR", "pt-BR", "zh-Hant-HK", "zh_Hant_HK", "de"])
+def test_each_format_spells_languages_in_its_own_way(
+    document_format: DocumentFormat, content: str, expected: str, code: str
+) -> None:
+    written = fill(parse_document(content, document_format, DocumentOptions(code, "en")), upper)
+    tag, locale = code.replace("_", "-"), code.replace("-", "_")
+    assert expected.replace("{tag}", tag).replace("{locale}", locale) in written.replace('"', "'")

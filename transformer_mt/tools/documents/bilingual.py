@@ -19,6 +19,7 @@ from transformer_mt.tools.documents.document import (
     DocumentSegment,
     InlineToken,
     Replacement,
+    format_language_tag,
     make_segment,
     read_tag,
     render_text,
@@ -240,7 +241,7 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
             replacements += _fill_target(text, nodes, source, target, options.retranslate)
         elif target_code is None:
             variant, seg = next(node for node in variants if node.index < source.index < node.last), source.name
-            opening = f'<{variant.name} xml:lang="{options.language}"><{seg}>'
+            opening = f'<{variant.name} xml:lang="{format_language_tag(options.language)}"><{seg}>'
             closing = f"</{seg}></{variant.name}>"
             parts = [_indentation(text, variant), opening, *_target_parts(text, nodes, source), closing]
             end = nodes[variants[-1].last].end

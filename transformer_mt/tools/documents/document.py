@@ -427,6 +427,11 @@ def read_tag(document: str, start: int, end: int) -> Tag | None:
     return None if match is None else Tag(name, start, match.end(), attributes, match[0].endswith("/>"))
 
 
+def format_language_tag(code: str) -> str:
+    """Return a language code in the spelling of HTML and XML (BCP 47): pt-BR for pt_BR."""
+    return code.replace("_", "-")
+
+
 def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -> list[Replacement]:
     """Return replacements that set the language in attributes of a tag.
 
@@ -434,6 +439,7 @@ def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -
     is kept.
     """
     replacements: list[Replacement] = []
+    language = format_language_tag(language)
     wanted = {name.lower() for name in names}
     found = [each for each in tag.attributes if each.name in wanted]
     for attribute in found:

@@ -116,10 +116,15 @@ def _header_replacements(text: str, start: int, end: int, language: str) -> Iter
         check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
     if match := re.compile(r'"Language:( *)([\w-]*)[^"\\]*\\n"').search(text, start, end):
         if not match[2]:
-            yield Replacement(match.start(1), match.end(1), [f" {language}"])
+            yield Replacement(match.start(1), match.end(1), [f" {_format_locale(language)}"])
         elif primary_language(match[2]) != primary_language(language):
             line = 1 + text.count("\n", 0, match.start())
             raise DocumentError(line, f"its language is {match[2]}, not {language}; pass another file, or its template")
+
+
+def _format_locale(code: str) -> str:
+    """Return a language code in the spelling of gettext and .arb files: pt_BR for pt-BR."""
+    return code.replace("-", "_")
 
 
 def _escape(text: str) -> str:
@@ -154,7 +159,7 @@ def parse_json(text: str, options: DocumentOptions) -> Document:
             key = json.loads(match["string"])
             is_excluded = excluded[-1] or key in options.exclude_keys or key.startswith("@")  # metadata of .arb files
         elif key == "@@locale":
-            replacements.append(Replacement(match.start() + 1, match.end() - 1, [options.language]))
+            replacements.append(Replacement(match.start() + 1, match.end() - 1, [_format_locale(options.language)]))
         elif not is_excluded:
             start, end = match.start() + 1, match.end() - 1
             value = json.loads(match[0])
