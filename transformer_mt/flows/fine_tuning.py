@@ -139,7 +139,8 @@ def write_fine_tuning_config(
             f"{MIN_PAIRS} or more, or --validation, or {MIN_PAIRS} or more old pairs as --replay"
         )
     if new.validation:
-        n_copies, validation_reason = 1, "held out; new and old pairs are half of a score each"
+        n_copies = 1
+        validation_reason = "held out; a score is the mean of those of the sources" if known.validation else "held out"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
@@ -174,9 +175,10 @@ def _find_direction(old: Config, given: FineTuningInput) -> Direction:
     languages = old.data.languages_of(given.tag)
     src, tgt = given.src_lang or languages[0], given.tgt_lang or languages[1]
     if (src, tgt) != languages:
+        tag = "leave out --src-lang and --tgt-lang" if given.tag else "pass --tag if it has one for these languages"
         raise UserError(
-            f"translates from {languages[0]} to {languages[1]}, not from {src} to {tgt}; "
-            "pass --tag if it has one for these languages, or --extend-vocabulary 4000 to add them"
+            f"translates from {languages[0]} to {languages[1]}, not from {src} to {tgt}; {tag}, or pass "
+            "--extend-vocabulary 4000 to add them"
         )
     return Direction(src, tgt, given.tag)
 

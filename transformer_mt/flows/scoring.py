@@ -93,6 +93,9 @@ class RunEvaluation:
         else:
             test_sets = [read_set(run, config, name, warnings.warn) for name in self._choose_sets(config)]
         if self.tag is not None:
+            for test_set in test_sets:
+                for tag in {*(test_set.tags or ())} - {self.tag}:
+                    log(f"tmt: warning: {test_set.name}: has the tag {tag}, but is translated with --tag {self.tag}")
             test_sets = [replace(test_set, tags=None) for test_set in test_sets]
         first, *others = translator.runs
         header: dict[str, object] = {
