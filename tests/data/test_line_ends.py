@@ -15,6 +15,7 @@ CASES = {
     "two lines": b"one\rtwo",
     "end after the last line": b"one\rtwo\r",
     "empty lines": b"\r\rone\r",
+    "an empty last line": b"one\r\r",
     "byte order mark": b"\xef\xbb\xbfone\rtwo\r",
     "not UTF-8": b"caf\xe9\rtwo\r",
     "longer than a line may be": b"a sentence\r" * (MAX_LINE_BYTES // 5),

@@ -248,9 +248,11 @@ def test_resume_of_a_mixture_is_exact(text: Path, tmp_path: Path) -> None:
     pipeline.train(mixed(tmp_path / "parts"))
     assert_same(tmp_path / "parts", tmp_path / "whole")
     entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
-    assert [entry["train/share/there"] + entry["train/share/back"] for entry in entries if "train/loss" in entry] == (
-        pytest.approx([1, 1, 1])
-    )
+    logged = [entry for entry in entries if "train/loss" in entry]
+    assert [entry["train/share/there"] + entry["train/share/back"] for entry in logged] == pytest.approx([1, 1, 1])
+    for entry in logged:
+        parts = [entry[f"train/share/{name}"] * entry[f"train/nll/{name}"] for name in ("there", "back")]
+        assert sum(parts) == pytest.approx(entry["train/nll"], rel=1e-5)
     assert all("valid/nll/back" in entry for entry in entries if "valid/loss" in entry)
 
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
-from math import nan
+from math import exp, nan
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.train_step import BatchLoss, LossScale, StepMetrics, TrainStep
-from transformer_mt.training.trainer import Progress, StepDone
+from transformer_mt.training.trainer import LogWindow, Progress, StepDone
 from transformer_mt.training.training_config import Interval, TrainConfig, ValidationConfig
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
@@ -291,6 +291,26 @@ def test_milestone_ends_an_interval(interval: str | None, step: int, before: int
 
 
 # --- the best score, and the end --------------------------------------------------------------------------------------
+
+
+def test_logged_means_are_per_target_token_or_padded_token() -> None:
+    window = LogWindow(grad_norm=0.5, seconds=8.0, seconds_waiting=2.0)
+    window.add(
+        {"loss": 30.0, "nll": 20.0, "n_tgt": 10.0, "n_src": 12.0, "n_padded": 30.0, "nll/a": 6.0, "n_tgt/a": 2.0}
+    )
+    window.add({"loss": 10.0, "nll": 20.0, "n_tgt": 10.0, "n_src": 8.0, "n_padded": 20.0, "nll/a": 6.0, "n_tgt/a": 2.0})
+    assert window.scalars() == pytest.approx(
+        {
+            "train/loss": 2.0,
+            "train/nll": 2.0,
+            "train/ppl": exp(2.0),
+            "train/gradient_norm": 0.5,
+            "train/data_wait": 0.25,
+            "train/padding": 0.2,
+            "train/nll/a": 3.0,
+            "train/share/a": 0.2,
+        }
+    )
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,11 @@ def test_contradicting_settings_are_refused(keys: dict[str, Any], key: str, mess
     assert message in detail["msg"]
 
 
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 260), ("word", 5)])
+def test_smallest_vocabulary_is_accepted(kind: str, size: int) -> None:
+    assert TokenizerConfig.model_validate({"kind": kind, "vocab_size": size}).vocab_size == size
+
+
 def test_a_vocabulary_of_words_may_be_learned_from_empty_text() -> None:
     tokenizer = train_on([""], kind="word")
     assert tokenizer.decode(tokenizer.encode(["a b"])) == ["⁇ ⁇"]
