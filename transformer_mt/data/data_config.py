@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -45,7 +45,7 @@ WRITTEN_AS = {"yue": "zh", "lzh": "zh", "wuu": "zh"}
 
 def check_language(code: str) -> str:
     """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokenizer."""
-    primary = _primary_subtag(code)
+    primary = normalize_language(code).partition("-")[0]
     if primary in COUNTRY_CODES:
         raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')
     if len(primary) not in (2, 3) or not primary.isalpha():
@@ -56,14 +56,15 @@ def check_language(code: str) -> str:
 @lru_cache(maxsize=1000)
 def primary_language(code: str) -> str:
     """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and cmn_Hans."""
-    primary = _primary_subtag(code)
+    primary = normalize_language(code).partition("-")[0]
     if len(primary) == 3 and primary.isascii() and primary.isalpha():
         primary = _shorten(primary)
     return WRITTEN_AS.get(primary, primary)
 
 
-def _primary_subtag(code: str) -> str:
-    return code.lower().replace("_", "-").partition("-")[0]
+def normalize_language(code: str) -> str:
+    """Return a code without the differences that have no meaning: en-us for en_US."""
+    return code.lower().replace("_", "-")
 
 
 def _shorten(code: str) -> str:
@@ -71,6 +72,18 @@ def _shorten(code: str) -> str:
     import langcodes  # takes longer to import than most commands need
 
     return langcodes.standardize_tag(code, macro=True).partition("-")[0]
+
+
+class Direction(NamedTuple):
+    """A direction in which a model translates, and the tag that selects it."""
+
+    src_lang: str
+    tgt_lang: str
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        codes = f"{self.src_lang}-{self.tgt_lang}"
+        return codes if self.tag is None else f"{codes} ({self.tag})"
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------

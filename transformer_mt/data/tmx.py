@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.data_config import normalize_language, primary_language
 from transformer_mt.data.text_files import DAMAGE, damage_error, open_text
 from transformer_mt.errors import UserError
 
@@ -39,8 +39,8 @@ def find_code(language: str, codes: Collection[str], *, is_exact: bool = False) 
 
     Case and the separator do not matter: `en-US` is `EN_us`.
     """
-    wanted = _normalize(language)
-    found = [code for code in codes if _normalize(code) == wanted]
+    wanted = normalize_language(language)
+    found = [code for code in codes if normalize_language(code) == wanted]
     if not is_exact:
         found += [code for code in codes if primary_language(code) == primary_language(language)]
     return found[0] if found else None
@@ -150,7 +150,3 @@ class _Parser:
 
 def _local(tag: str) -> str:
     return tag.rpartition(":")[2]
-
-
-def _normalize(code: str) -> str:
-    return code.lower().replace("_", "-")

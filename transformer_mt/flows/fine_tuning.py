@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from transformer_mt.config.yaml_files import render_value
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
-from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource, tag_error
+from transformer_mt.data.data_config import DataConfig, Direction, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -27,7 +27,6 @@ from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_
 from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
-from transformer_mt.tools.importing.imported_model import Direction
 from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_sides
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.errors import UserError
 from transformer_mt.tools.serving import batching
 from transformer_mt.tools.serving.batching import BatchingWorker, BatchLine, BatchOptions
-from transformer_mt.tools.serving.language_pairs import LanguagePair
 
-EN_DE, EN_FR = (BatchOptions(LanguagePair("en", target)) for target in ("de", "fr"))
+EN_DE, EN_FR = (BatchOptions(Direction("en", target)) for target in ("de", "fr"))
 WAIT = 10
 Job = tuple[BatchOptions, Sequence[str]]
 
@@ -28,7 +28,7 @@ class Recorder:
 
     def __call__(self, options: BatchOptions, lines: Sequence[BatchLine]) -> list[Any]:
         texts = [str(line.text) for line in lines]
-        self.batches.append((options.language_pair.target, texts))
+        self.batches.append((options.direction.tgt_lang, texts))
         self.has_started.set()
         assert self.gate.wait(WAIT)
         if "wrong" in texts:

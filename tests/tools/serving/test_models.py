@@ -10,9 +10,10 @@ import pytest
 from helpers import Tmt, assert_succeeded, load_plain, make_model_options
 from starlette.testclient import TestClient
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ServedModel, load_models
+from transformer_mt.tools.serving.service import find_direction, is_same_language
 
 OPTIONS = make_model_options()
 ONE = {"q": "one two", "source": "en", "target": "de"}
@@ -87,18 +88,18 @@ def test_codes_of_one_language_are_recognised() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "tag", "expected"),
     [
-        ("en", "de", None, LanguagePair("en", "de", "2de")),
-        ("eng", "DEU", None, LanguagePair("en", "de", "2de")),
-        ("en", "de", "formal", LanguagePair("en", "de", "formal")),
-        ("en", "zh-Hant", None, LanguagePair("en", "zh-Hant", "2zht")),
-        ("en", "zh", None, LanguagePair("en", "zh-Hans", "2zhs")),
+        ("en", "de", None, Direction("en", "de", "2de")),
+        ("eng", "DEU", None, Direction("en", "de", "2de")),
+        ("en", "de", "formal", Direction("en", "de", "formal")),
+        ("en", "zh-Hant", None, Direction("en", "zh-Hant", "2zht")),
+        ("en", "zh", None, Direction("en", "zh-Hans", "2zhs")),
         ("en", "fr", None, None),
         ("en", "de", "2fr", None),
     ],
 )
-def test_a_language_pair_is_found_by_its_languages_and_tag(
-    source: str, target: str, tag: str | None, expected: LanguagePair | None
+def test_a_direction_is_found_by_its_languages_and_tag(
+    source: str, target: str, tag: str | None, expected: Direction | None
 ) -> None:
     pairs = [("de", "2de"), ("de", "formal"), ("zh-Hans", "2zhs"), ("zh-Hant", "2zht")]
-    known = [LanguagePair("en", language, tag) for language, tag in pairs]
-    assert find_language_pair(known, source, target, tag) == expected
+    known = [Direction("en", language, tag) for language, tag in pairs]
+    assert find_direction(known, source, target, tag) == expected

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.system.files import read_bytes
 from transformer_mt.tools.importing.imported_model import (
-    Direction,
     ImportedModel,
     Languages,
     find_missing,

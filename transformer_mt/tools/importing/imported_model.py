@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_mt.data.data_config import check_language
+from transformer_mt.data.data_config import Direction, check_language
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerKind, TokenizerPair
 from transformer_mt.errors import UserError
@@ -50,14 +50,6 @@ class Languages(NamedTuple):
             if not is_language(str(code)):
                 raise UserError(f"{where}: does not name its languages ({code}); pass {option}, such as en")
         return str(src), str(tgt)
-
-
-class Direction(NamedTuple):
-    """A direction in which a model translates, and the tag that selects it."""
-
-    src_lang: str
-    tgt_lang: str
-    tag: str | None = None
 
 
 @dataclass(frozen=True)

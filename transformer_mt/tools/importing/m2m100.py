@@ -13,10 +13,11 @@ from typing import Any, cast
 import tokenizers as hf
 import torch
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages, Rows
 from transformer_mt.tools.importing.layer_tensors import (
     LAYERS,
     STACKS,

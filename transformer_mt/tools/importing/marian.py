@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.tools.importing.imported_model import (
-    Direction,
     ImportedModel,
     Languages,
     Rows,

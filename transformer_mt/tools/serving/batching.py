@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.decoding.segments import Segment, Translation
-from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 WINDOW_SECONDS = 0.003  # in which a line waits for others
 MAX_BATCH_LINES = 64
@@ -26,7 +26,7 @@ NBest = Sequence[Translation]
 class BatchOptions(NamedTuple):
     """Options that all lines of a batch share."""
 
-    language_pair: LanguagePair
+    direction: Direction
     n_best: int = 1
     is_document: bool = False
     """True if the lines are segments of a document, whose elements are kept."""

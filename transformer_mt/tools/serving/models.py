@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_mt.data.data_config import Direction
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -19,7 +20,6 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, list_sources, parse_document, protect_elements
 from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, NBest, SourceLine
-from transformer_mt.tools.serving.language_pairs import LanguagePair
 from transformer_mt.tools.serving.schemas import TranslateRequest
 
 
@@ -38,7 +38,7 @@ class LoadedModel:
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[LanguagePair, Translator]
+    translators: Mapping[Direction, Translator]
     has_alignments: bool
 
     @property
@@ -60,13 +60,13 @@ class ServedModel:
         self.loaded = _load(path, options)
 
     @property
-    def language_pairs(self) -> tuple[LanguagePair, ...]:
-        """The language pairs of the model."""
+    def directions(self) -> tuple[Direction, ...]:
+        """The directions in which the model translates."""
         return tuple(self.loaded.translators)
 
     def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> Sequence[NBest]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
-        translator = self.loaded.translators[options.language_pair]
+        translator = self.loaded.translators[options.direction]
         if options.is_document:
             translator = protect_elements(translator)
         return translator.n_best(
@@ -162,9 +162,9 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
     models: list[ServedModel] = []
     for path in paths:
         model = ServedModel(path, options)
-        for pair, other in iterate_language_pairs(models):
-            if pair in model.language_pairs:
-                reason = f"translates {pair}, as {other.path} does"
+        for direction, other in iterate_directions(models):
+            if direction in model.directions:
+                reason = f"translates {direction}, as {other.path} does"
                 raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
         models.append(model)
     return models
@@ -176,19 +176,19 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if translator.config.tag is None:
         data = translator.runs[0].data
         tags = [*([] if data.needs_tag else [None]), *data.tags]
-    translators: dict[LanguagePair, Translator] = {}
+    translators: dict[Direction, Translator] = {}
     for tag in tags:
         tagged = translator.with_options({"tag": tag})
         provenance = tagged.provenance()
-        translators[LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)] = tagged
+        translators[Direction(provenance.src_lang, provenance.tgt_lang, tag)] = tagged
     if translator.engine.has_alignments:
         translator.engine.as_torch()  # load it now: a running training may delete the checkpoint later
     version = f"checkpoint {translator.provenance().identity['checkpoint']}"
     return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
 
 
-def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:
-    """Yield each language pair with its model."""
+def iterate_directions(models: Sequence[ServedModel]) -> Iterator[tuple[Direction, ServedModel]]:
+    """Yield each direction with its model."""
     for model in models:
-        for pair in model.language_pairs:
-            yield pair, model
+        for direction in model.directions:
+            yield direction, model

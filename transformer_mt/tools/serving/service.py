@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -11,11 +11,10 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.exceptions import HTTPException
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.data_config import Direction, normalize_language, primary_language
 from transformer_mt.system.log import log
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions, NBest
-from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.limits import ApiKeys, Limits
 from transformer_mt.tools.serving.models import ServedModel, SourceText
 from transformer_mt.tools.serving.schemas import (
@@ -62,9 +61,9 @@ class Metrics:
 
 
 class ModelRoute(NamedTuple):
-    """A language pair, with the model and the worker that translate it."""
+    """A direction, with the model and the worker that translate in it."""
 
-    language_pair: LanguagePair
+    direction: Direction
     model: ServedModel
     worker: BatchingWorker
 
@@ -96,10 +95,10 @@ class TranslationService:
         self.metrics = Metrics()
         self.metrics.in_flight.set_function(lambda: self.n_running)
         self.n_running = 0
-        self._routes: dict[LanguagePair, ModelRoute] = {}
+        self._routes: dict[Direction, ModelRoute] = {}
         for model in models:
             worker = BatchingWorker(model.translate, self.metrics.observe_batch)
-            self._routes |= {pair: ModelRoute(pair, model, worker) for pair in model.language_pairs}
+            self._routes |= {each: ModelRoute(each, model, worker) for each in model.directions}
 
     def close(self) -> None:
         """End the worker threads."""
@@ -128,8 +127,8 @@ class TranslationService:
     def languages(self) -> list[Language]:
         """Return the source languages, in the order of the models."""
         targets: dict[str, dict[str, None]] = {}
-        for pair in self._routes:
-            targets.setdefault(pair.source, {})[pair.target] = None
+        for src_lang, tgt_lang, _ in self._routes:
+            targets.setdefault(src_lang, {})[tgt_lang] = None
         return [Language(code=code, name=language_name(code), targets=[*known]) for code, known in targets.items()]
 
     def detect(self, text: str) -> list[DetectedLanguage]:
@@ -143,7 +142,7 @@ class TranslationService:
         Return the target language if the text is certainly in it, unless a model translates within this language,
         such as from en-US to en-GB.
         """
-        sources = [pair.source for pair in self._routes if is_same_language(target, pair.target)]
+        sources = [each.src_lang for each in self._routes if is_same_language(target, each.tgt_lang)]
         if not sources:
             raise HTTPException(400, f"target: no model translates to {_shown(target)}; see /languages")
         ranking = _rank_languages(text)
@@ -202,14 +201,14 @@ class TranslationService:
         if language == "auto":
             detected = self._detect_source(source.visible, request.target)
             language = detected.language
-        pair = find_language_pair(self._routes, language, request.target, request.tag)
-        if pair is None and detected is not None and language == request.target:
+        direction = find_direction(self._routes, language, request.target, request.tag)
+        if direction is None and detected is not None and language == request.target:
             return RoutedText(source, detected, None)
-        if pair is None:
+        if direction is None:
             with_tag = "" if request.tag is None else f" with tag {_shown(request.tag)}"
             codes = f"{_shown(language)} to {_shown(request.target)}"
             raise HTTPException(400, f"source, target: no model translates {codes}{with_tag}; see /languages")
-        route = self._routes[pair]
+        route = self._routes[direction]
         route.model.check_request(request)
         return RoutedText(source, detected, route)
 
@@ -217,11 +216,11 @@ class TranslationService:
         """Return the translated lines of a text."""
         if text.route is None:
             return []
-        pair, model, worker = text.route
+        direction, model, worker = text.route
         n_best = 1 + min(request.alternatives, model.loaded.max_alternatives)
-        options = BatchOptions(pair, n_best, is_document=request.format == "html")
+        options = BatchOptions(direction, n_best, is_document=request.format == "html")
         lengths = text.source.lengths
-        self.metrics.characters.labels(str(pair)).inc(sum(lengths))
+        self.metrics.characters.labels(str(direction)).inc(sum(lengths))
         return await worker.run(options, text.source.lines, lengths)
 
     @staticmethod
@@ -241,6 +240,26 @@ class TranslationService:
             alternatives=None if not request.alternatives else others if is_list else others[0],
             detectedLanguage=None if not detected else detected if is_list else detected[0],
         )
+
+
+def is_same_language(code: str, other: str) -> bool:
+    """Return whether two codes name one language: `en` and `eng_Latn`, but not `zh-Hans` and `zh-Hant`."""
+    subtags = {normalize_language(each).partition("-")[2] for each in (code, other)} - {""}  # script and region
+    return primary_language(code) == primary_language(other) and len(subtags) < 2
+
+
+def find_direction(
+    directions: Iterable[Direction], source: str, target: str, tag: str | None = None
+) -> Direction | None:
+    """Return the first direction that fits, or None. An exact code comes before another code of the language."""
+    fitting = [
+        each
+        for each in directions
+        if tag in (None, each.tag)
+        and is_same_language(source, each.src_lang)
+        and is_same_language(target, each.tgt_lang)
+    ]
+    return min(fitting, key=lambda each: (each.src_lang != source) + (each.tgt_lang != target), default=None)
 
 
 def _rank_languages(text: str) -> dict[str, float]:
