@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import regex
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -67,6 +68,11 @@ class MayChange:
 MAY_CHANGE = MayChange()
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half a character, which no file can hold. Escapes of JSON and YAML can make one."""
+    return re.search("[\ud800-\udfff]", text) is not None
+
+
 # --- field types ------------------------------------------------------------------------------------------------------
 
 
@@ -103,12 +109,24 @@ CountOrAuto = Annotated[
 ]
 """Positive integer, or `auto` to let the program choose."""
 
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"{pattern}: is not a regular expression ({error})") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+"""Regular expression of the package `regex`."""
+
 _FOLDER = re.compile(r"[^/\s.\x00]([^/\n\x00]*[^/\s\x00])?")
 
 
 def check_folder_name(value: str) -> str:
     """Return the name. Raises `ValueError` if it cannot be that of one folder."""
-    if re.search("[\ud800-\udfff]", value):
+    if has_lone_surrogate(value):
         raise ValueError(f'"{value}" is not UTF-8 text; choose another name')
     if not _FOLDER.fullmatch(value):
         raise ValueError(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from transformer_mt.config.section import Section, expand_path, key_docstrings
+from transformer_mt.config.section import Section, expand_path, has_lone_surrogate, key_docstrings
 from transformer_mt.errors import UserError
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
@@ -217,11 +217,6 @@ def _construct(
         locations[(*path, key)] = here
         values[key] = _construct(value_node, (*path, key), source, locations, ancestors)
     return values
-
-
-def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has half a character, which no file can hold. Escapes of JSON and YAML can make one."""
-    return re.search("[\ud800-\udfff]", text) is not None
 
 
 def _check_text(text: str, where: Location, path: KeyPath) -> str:

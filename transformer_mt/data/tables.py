@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from zipfile import BadZipFile, ZipFile
 
-from transformer_mt.config.yaml_files import has_lone_surrogate
+from transformer_mt.config.section import has_lone_surrogate
 from transformer_mt.data.text_files import (
     BAD_LINE,
     MAX_LINE_BYTES,

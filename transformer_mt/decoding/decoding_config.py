@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-import regex
 from pydantic import Field, ValidationError, model_validator
 
 from transformer_mt.choices import EngineName, MarkupMode, Quantization
-from transformer_mt.config.section import MAY_CHANGE, PathName, Section, describe_error, section_error
+from transformer_mt.config.section import MAY_CHANGE, PathName, Pattern, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class DecodingConfig(Section):
     """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
     markup: Annotated[MarkupMode, MAY_CHANGE] = "none"
     """auto: protect tags, placeholders, links and others, and place them by word alignment; none: they are text"""
-    protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
+    protect_patterns: Annotated[tuple[Pattern, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[PathName | None, MAY_CHANGE] = None
     """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
@@ -102,15 +101,6 @@ class DecodingConfig(Section):
             raise section_error(
                 "min_length", f"{self.min_length} is above the maximum, {longest}: lower it, or raise --max-length"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_patterns(self) -> DecodingConfig:
-        for pattern in self.protect_patterns:
-            try:
-                regex.compile(pattern)
-            except regex.error as error:
-                raise section_error("protect_patterns", f"{pattern}: is not a regular expression ({error})") from None
         return self
 
     @model_validator(mode="after")

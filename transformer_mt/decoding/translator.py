@@ -18,7 +18,7 @@ from functools import cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from transformer_mt.config.yaml_files import has_lone_surrogate
+from transformer_mt.config.section import has_lone_surrogate
 from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

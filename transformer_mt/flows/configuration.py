@@ -22,6 +22,7 @@ from transformer_mt.config.section import (
     PathName,
     Section,
     describe_error,
+    has_lone_surrogate,
     list_error_keys,
 )
 from transformer_mt.config.yaml_files import (
@@ -30,7 +31,6 @@ from transformer_mt.config.yaml_files import (
     Location,
     Tree,
     Value,
-    has_lone_surrogate,
     read_inherited,
     read_value,
     read_yaml,

@@ -8,8 +8,8 @@ from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.config.section import check_folder_name, expand_path
-from transformer_mt.config.yaml_files import has_lone_surrogate, render_value
+from transformer_mt.config.section import check_folder_name, expand_path, has_lone_surrogate
+from transformer_mt.config.yaml_files import render_value
 from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.sources import BadRows, check_is_text, read_source

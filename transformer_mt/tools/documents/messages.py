@@ -11,6 +11,7 @@ from functools import partial
 
 import polib
 
+from transformer_mt.config.section import has_lone_surrogate
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.tools.documents.document import (
     Document,
@@ -132,8 +133,6 @@ def _escape(text: str) -> str:
 
 
 _JSON_TOKEN = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")(?P<is_name>[ \t\r\n]*:)?|[][{}]')
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, written as an escape. Its string is not text, and stays unchanged."""
 
 
 def parse_json(text: str, options: DocumentOptions) -> Document:
@@ -164,7 +163,7 @@ def parse_json(text: str, options: DocumentOptions) -> Document:
             start, end = match.start() + 1, match.end() - 1
             value = json.loads(match[0])
             replacement = Replacement(start, end, make_text_parts(value, start, escape))
-            if replacement.segments and not _SURROGATE.search(value):
+            if replacement.segments and not has_lone_surrogate(value):  # such a value is not text
                 replacements.append(replacement)
     return Document(text, replacements)
 

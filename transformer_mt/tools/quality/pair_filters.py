@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import regex
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from transformer_mt.config.section import section_error
+from transformer_mt.config.section import Pattern, section_error
 from transformer_mt.data.corpus import number_column
 from transformer_mt.evaluation.metrics import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
@@ -269,17 +269,6 @@ class RepetitionFilter(PairFilter):
             if is_repetitive(text, other, self.max):
                 return f"{name} repeats itself"
         return None
-
-
-def _check_pattern(pattern: str) -> str:
-    try:
-        regex.compile(pattern)
-    except regex.error as error:
-        raise ValueError(f'"{pattern}" is not a regular expression: {error}') from None
-    return pattern
-
-
-Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
 class RegexFilter(PairFilter):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from transformer_mt.config.yaml_files import has_lone_surrogate
+from transformer_mt.config.section import has_lone_surrogate
 
 MAX_TEXTS = 1000  # items of the list q
 MAX_ALTERNATIVES = 100  # the beam of a model is the narrower limit
