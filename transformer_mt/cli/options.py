@@ -40,11 +40,6 @@ def json_flag() -> bool:
     return flag("print one JSON object with all results")
 
 
-def tag_option() -> str | None:
-    """Declare the option that selects the tag."""
-    return option("tag of the direction, for a model that was trained with tags, such as 2de or en:de", metavar="TAG")
-
-
 def engine_option() -> EngineName | None:
     """Declare the library that computes."""
     help = (
@@ -248,7 +243,9 @@ class SearchOptions(OptionGroup):
         parse=MaxLength.parse,
     )
     batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
-    tag: str | None = tag_option()
+    tag: str | None = option(
+        "tag of the direction, for a model that was trained with tags, such as 2de or en:de", metavar="TAG"
+    )
     decoding: tuple[DecodingKey, ...] | None = option(
         "set any key of section decoding of the run, such as restore_case=false; may be repeated",
         metavar="KEY=VALUE",

@@ -46,9 +46,9 @@ from transformer_mt.runs.folder import (
     check_fingerprints,
     get_known_test_scores,
     record_end,
-    record_failure,
     record_job,
     record_start,
+    update_record,
     was_started_by_this_job,
 )
 from transformer_mt.system import launcher
@@ -259,7 +259,7 @@ def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart 
     torch.manual_seed(config.seed)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     if warm_start is not None:
-        warm_start.copy_weights_to(model)
+        model.load_state_dict(warm_start.model.state_dict())
     return model
 
 
@@ -387,7 +387,7 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
                 if isinstance(error, UserError):
-                    record_failure(run, error)
+                    update_record(run, failed=str(error))
                 write_readme(run, parts.config, is_running=False)
         raise
 

@@ -87,10 +87,6 @@ class WarmStart:
                 stacklevel=1,
             )
 
-    def copy_weights_to(self, model: Transformer) -> None:
-        """Copy the weights into a model with the same parameters."""
-        model.load_state_dict(self.model.state_dict())
-
     def provenance(self) -> dict[str, Any]:
         """Return the entry of `run.json`."""
         return {"path": str(self.run.path), "step": self.step, "sha256": self.sha256}

@@ -519,11 +519,6 @@ def record_end(run: RunFolder, *, ended: str, last_step: int, hours: float, scor
     update_record(run, *END_KEYS, ended=ended, last_step=last_step, hours=hours, **scores)
 
 
-def record_failure(run: RunFolder, error: UserError) -> None:
-    """Record the error that ended the training."""
-    update_record(run, failed=str(error))
-
-
 def collect_provenance(hardware: str) -> dict[str, Any]:
     """Return the time, package versions, commit, hardware and operating system."""
     return {

@@ -157,7 +157,8 @@ class CTranslate2Engine:
 
         Scores need another forward pass.
         """
-        check_search(config)
+        for key, reason in find_unsupported_search_keys(config):
+            raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate the run with --engine torch")
         if constraints is not None:
             raise UserError("constraints: CTranslate2 does not support them; load the run with --engine torch")
         limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
@@ -305,12 +306,6 @@ class CombinedEngine:
 
 
 # --- what CTranslate2 supports ----------------------------------------------------------------------------------------
-
-
-def check_search(config: DecodingConfig) -> None:
-    """Raise `UserError` for search settings that CTranslate2 does not support."""
-    for key, reason in find_unsupported_search_keys(config):
-        raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate the run with --engine torch")
 
 
 def check_device(device: str) -> None:
