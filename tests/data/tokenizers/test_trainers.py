@@ -204,6 +204,11 @@ def test_text_round_trips_up_to_normalization(kind: str, steps: list[str], text:
     assert tokenizer.decode(tokenizer.encode([text])) == [expected]
 
 
+def test_unigram_learns_a_frequent_word_that_is_in_no_other_word() -> None:
+    tokenizer = train_on(["house"] * 20 + ["tree"] * 10, kind="unigram")
+    assert tokens(tokenizer, "house") == [" house"]
+
+
 # --- refused settings -------------------------------------------------------------------------------------------------
 
 
