@@ -14,6 +14,7 @@ from transformer_mt.data import sources
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import LocalRunner
+from transformer_mt.data.tmx import MAX_TAG_BYTES
 from transformer_mt.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -178,10 +179,17 @@ def test_an_exact_language_code_is_preferred_to_a_regional_one() -> None:
         (tmx(unit(("en", "a"), ("fr", "b"))), "t.tmx: no unit is in en and de; its languages are en, fr"),
         ("<!DOCTYPE tmx [\n<!ENTITY x SYSTEM 'file:///etc/hostname'>]>" + tmx(), "t.tmx:2: uses the entity x"),
         (gzip.compress(tmx(unit(("en", "a"), ("de", "b"))).encode())[:-9], "t.tmx:"),
+        (tmx(f"<!--{2 * MAX_TAG_BYTES * 'x'}-->"), "t.tmx:2: has a tag of more than"),
     ],
+    ids=["cut off", "other languages", "entity", "cut off in gzip", "long comment"],
 )
 def test_a_wrong_tmx_file_is_refused(content: str | bytes, message: str) -> None:
     assert error_of(table=write("t.tmx", content)).startswith(message)
+
+
+def test_tmx_may_be_longer_than_a_tag_may_be() -> None:
+    long = unit(("en", "long " * (MAX_TAG_BYTES // 500)), ("de", "lang"))
+    assert len(load(table=write("t.tmx", tmx(*[long] * 101)))) == 101
 
 
 # --- bad rows ---------------------------------------------------------------------------------------------------------

@@ -440,6 +440,12 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
         assert state.finish(translation).text == expected
 
 
+@pytest.mark.parametrize(("scores", "mean"), [([-3.0, -1.0], -2.0), ([-3.0], -3.0), ([], 0.0)])
+def test_score_per_token_is_the_mean(scores: list[float], mean: float) -> None:
+    found = Translation(Segment.from_text("x"), sum(scores), ["x"], scores, finished=True)
+    assert found.score_per_token == mean
+
+
 def test_without_alignments_names_become_capitals_again(translator: Translator) -> None:
     stage = CaseStage(translator.tokenizers.src, "en", "de", has_alignments=False)
     state = stage.prepare(Segment.from_text("A BERLIN DOG is sleeping."))
