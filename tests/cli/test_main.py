@@ -347,6 +347,33 @@ def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> Non
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+COMPILED_MODULE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from transformer_mt.cli.config import Config
+from transformer_mt.cli.main import main
+from transformer_mt.errors import UserError
+
+def work(_):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        signal.pause()
+    except BaseException:
+        raise {"ValueError": ValueError, "UserError": UserError, "OSError": OSError}[sys.argv[2]] from None
+
+Config.execute = work
+main(["config", "x.yaml"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("error", ["ValueError", "UserError", "OSError"])
+def test_a_signal_whose_exception_a_library_replaces_ends_the_command(number: signal.Signals, error: str) -> None:
+    command = [sys.executable, "-c", COMPILED_MODULE, str(int(number)), error]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.03, 0.2])
 def test_an_interrupt_soon_after_the_start_prints_no_traceback(wait: float, tiny_run: Path) -> None:

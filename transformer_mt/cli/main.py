@@ -106,6 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             with launcher.answer_signals(log):
                 command.execute()
             sys.stdout.flush()
+        except Exception:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if (
+                    signal.getsignal(number) is _ignore
+                ):  # compiled modules replace the exception of a signal by their own
+                    sys.exit(128 + number)
+            raise
         finally:
             if getattr(signal.getsignal(signal.SIGALRM), "func", None) is _repeat_signal:
                 signal.setitimer(signal.ITIMER_REAL, 0)  # our deferred signal, not a timer of the calling program
@@ -211,8 +218,12 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
             signal.setitimer(signal.ITIMER_REAL, DEFERRAL_SECONDS)
             return
         frame = frame.f_back
-    signal.signal(number, lambda _number, _frame: None)
+    signal.signal(number, _ignore)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing at a signal, because an earlier one ends the command."""
 
 
 def _repeat_signal(number: int, _alarm: int, frame: FrameType | None) -> None:
