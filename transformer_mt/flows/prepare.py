@@ -21,6 +21,7 @@ from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corp
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import MissingFileError
+from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers, check_settings
 from transformer_mt.decoding.segments import split_sentences
@@ -35,7 +36,7 @@ from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, TokenizerTrainingPairs, make_modify
 
 TOKENIZERS = "tokenizers.json"
-FORMAT_VERSION = 3  # of the learned tokenizers, such as the steps of their normalization; part of their key
+FORMAT_VERSION = 3  # of what the trainers and the steps of normalization do; part of the key of learned tokenizers
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
 TEXT_SAMPLE = 2000  # pairs whose text is measured
 NORMAL_MEDIAN = 0.6745  # median of the absolute values of a normal distribution, in standard deviations
@@ -203,7 +204,7 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
         built = build_tokenizers(tokenizer, pairs, config.seed)
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
     sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
-    settings = [FORMAT_VERSION, train.key, train.fingerprint, *sections, config.seed]
+    settings = [FORMAT_VERSION, TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
     learn = partial(learn_vocabulary, tokenizer, pairs, config.seed)
     ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
     try:

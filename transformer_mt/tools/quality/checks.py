@@ -361,7 +361,7 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 12  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 13  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

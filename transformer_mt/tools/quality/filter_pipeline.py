@@ -39,7 +39,7 @@ from transformer_mt.tools.quality.filter_base import (
 )
 
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
-FORMAT_VERSION = 5  # of a filtered table and of what the filters do; part of its key
+FORMAT_VERSION = 6  # of a filtered table and of what the filters do; part of its key
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Mapping[int, str]], None]

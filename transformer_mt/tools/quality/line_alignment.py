@@ -22,7 +22,7 @@ from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
-FORMAT_VERSION = 4  # of cached ranges of lines; part of their key
+FORMAT_VERSION = 5  # of cached ranges of lines; part of their key
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
 UNALIGNED = len(OFFSETS)  # state without correspondence
