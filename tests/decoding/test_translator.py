@@ -414,7 +414,7 @@ def test_capitals_and_title_case_are_translated_like_sentence_case(
 
 def test_a_text_in_capitals_is_divided_like_one_in_sentence_case(translator: Translator) -> None:
     text = "The old dog is sleeping in front of the house today."
-    assert translator.count_tokens([text.upper()]) == translator.count_tokens([text])
+    assert translator.count_tokens([text.upper()], None) == translator.count_tokens([text], None)
 
 
 def test_words_in_capitals_are_translated_like_others_and_their_translations_are_capitals(
@@ -459,6 +459,14 @@ def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> 
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
     stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs).src, "en", "de")
     assert [stage.prepare(Segment.from_text(src)).segment.surface for src, _ in pairs] == [src for src, _ in pairs]
+
+
+def test_words_that_are_known_in_another_case_only_are_translated() -> None:
+    """A vocabulary of words has one token for each, so that the number of tokens is no help."""
+    config = TokenizerConfig(kind="word", vocab_size=600)
+    stage = CaseStage(build_tokenizers(config, load_pairs("test")[:300]).src, "en", "de")
+    for source in ("THE OLD DOG IS SLEEPING.", "THE OLD DOG is sleeping."):
+        assert stage.prepare(Segment.from_text(source)).segment.surface == "The old dog is sleeping."
 
 
 def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> None:

@@ -34,7 +34,7 @@ def test_unusual_characters_are_read_as_those_of_the_training_text(
     assert text != TEXT
     translator = make_translator()
     assert translator.translate([text]) == translator.translate([TEXT])
-    assert translator.count_tokens([text]) == translator.count_tokens([TEXT])
+    assert translator.count_tokens([text], None) == translator.count_tokens([TEXT], None)
 
 
 def count_bytes(text: str) -> int:

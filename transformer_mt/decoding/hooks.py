@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -113,11 +114,12 @@ class UnusualCharacterStage(TextStage):
     def prepare(self, segment: Segment) -> StageState:
         """Replace unusual characters."""
         text = segment.surface
-        changed = characters.replace_unusual_characters(text, self._cost)
+        changed = characters.replace_unusual_characters(text, partial(_token_cost, self.tokenizer))
         return StageState(segment if changed == text else Segment.from_text(changed))
 
-    def _cost(self, text: str) -> int:
-        return characters.count_token_cost(self.tokenizer.encode([text])[0], self.tokenizer.unk_id)
+
+def _token_cost(tokenizer: Tokenizer, text: str) -> int:
+    return characters.count_token_cost(tokenizer.encode([text])[0], tokenizer.unk_id)
 
 
 # --- letter case ------------------------------------------------------------------------------------------------------
@@ -128,10 +130,10 @@ _WORD = re.compile(r"\S+")
 class CaseStage(TextStage):
     """Translates text in capitals or title case in sentence case, and writes its translation in that case.
 
-    Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
-    has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with some words in
-    capitals, the translations of these words are found by word alignment. Without it, only names that stay the same
-    become capitals again.
+    Words in capitals are other tokens than the words that the model knows, and most are split into letters or unknown.
+    A text that has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with
+    some words in capitals, the translations of these words are found by word alignment. Without it, only names that
+    stay the same become capitals again.
     """
 
     def __init__(self, tokenizer: Tokenizer, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
@@ -145,8 +147,7 @@ class CaseStage(TextStage):
         restore = characters.find_case(text)
         if restore is not None:
             changed = characters.to_sentence_case(text, self.src_lang)
-            ids, changed_ids = self.tokenizer.encode([text, changed])
-            if len(changed_ids) < len(ids):
+            if _token_cost(self.tokenizer, changed) < _token_cost(self.tokenizer, text):
                 return _WholeTextState(Segment.from_text(changed), restore, self.tgt_lang)
         elif capitals := characters.find_capital_words(text):
             words = text.split()
@@ -159,12 +160,11 @@ class CaseStage(TextStage):
         return StageState(segment)
 
     def _find_known_form(self, word: str, *, is_first: bool) -> str:
-        """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
+        """Return a word in capitals, in small letters or with a capital: the first form with the lowest token cost."""
         lower = characters.to_lower_case(word, self.src_lang)
         title = characters.to_title_case(lower, self.src_lang)
         forms = [word, title, lower] if is_first else [word, lower, title]
-        counts = map(len, self.tokenizer.encode(forms))
-        return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
+        return min(forms, key=partial(_token_cost, self.tokenizer))
 
 
 class _WholeTextState(StageState):

@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import UnionType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -177,9 +177,9 @@ class Translator:
         """Maximum tokens of a source that the model can read, and that the training pairs rarely exceed."""
         return min(self.provenance().longest_source, self.max_source_tokens)
 
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of texts, in the form in which the model reads them."""
-        stages = self.list_stages(self.config.tag)
+    def count_tokens(self, texts: Sequence[str], tag: str | None) -> list[int]:
+        """Return the number of tokens of texts with a tag, in the form in which the model reads them."""
+        stages = self.list_stages(tag)
         sentences = [PreparedText.make(Segment.from_text(text), stages).sentence for text in texts]
         return [len(ids) for ids in self.tokenizers.src.encode(sentences)]
 
@@ -278,7 +278,7 @@ class Translator:
         limit, lengths = self.max_segment_tokens, provenance.lengths
         return LineDivider(
             provenance.src_lang,
-            self.count_tokens,
+            partial(self.count_tokens, tag=tag),
             limit,
             self.hooks.split,
             1 if lengths is None else lengths.sentences.p95,
@@ -545,7 +545,8 @@ class _LineSearch:
                 if i in chosen and (faults := find_segment_faults(policy, segment, n_best_lists[row][0])):
                     jobs[row] = Job(i, segment, n_best_lists[row][0], faults)
             before = {row: job.faults for row, job in jobs.items()}
-            review([*jobs.values()], policy, config, self._search_again, translator.count_tokens, provenance.tgt_lang)
+            count_tokens = partial(translator.count_tokens, tag=tag)
+            review([*jobs.values()], policy, config, self._search_again, count_tokens, provenance.tgt_lang)
             for row, job in jobs.items():
                 best = job.best if self.alignments else without_alignment(job.best)
                 others = (each for each in n_best_lists[row] if each.text != best.text)

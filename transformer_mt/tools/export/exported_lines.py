@@ -56,9 +56,9 @@ def translate_lines(folder, translate):
         ids, longest = encode(text), metadata["longest_source"]
         restore = find_case(text)
         if decoding["restore_case"] and restore:
-            changed = encode(to_sentence_case(text, languages["src_lang"]))
-            if len(changed) < len(ids):
-                ids = changed
+            changed = to_sentence_case(text, languages["src_lang"])
+            if cost(changed) < cost(text):
+                ids = encode(changed)
                 restore_case[i] = restore
         if len(ids) > longest:
             _warn(f"line {i + 1} has {len(ids)} tokens and is truncated to {longest}")
