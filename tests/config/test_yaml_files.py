@@ -137,6 +137,7 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "merge key": (b"a: &x {c: 1}\nb:\n  <<: *x\n  d: 2\n", ":3: b: <<: .*base"),
     "merge key at the top": (b"<<: {c: 1}\n", ":1: <<: .*base"),
     "no-break space": ("a:\n\u00a0\u00a0b: 1\n".encode(), r":2: b is indented with U\+00A0"),
+    "zero-width space": ("a:\n  \u200bb: 1\n".encode(), r":2: .*b is indented with U\+200B"),
     "no-break space after a colon": ("a: 1\nb:\u00a01\nc: 2\n".encode(), r"not valid YAML: .*line 2 has U\+00A0"),
     "ideographic space": ("a: 1\nb:\u30001\nc: 2\n".encode(), r"not valid YAML: .*line 2 has U\+3000"),
     "full-width colon": ("a: 1\nb\uff1a 2\nc: 3\n".encode(), r"not valid YAML: .*line 2 has U\+FF1A"),

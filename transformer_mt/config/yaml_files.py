@@ -139,8 +139,8 @@ YAML_ADVICE = {
     "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
     "mapping values are not allowed": " (does the line before lack a colon, or the space after it?)",
 }
-UNUSUAL_INDENT = re.compile(r"[^\S \t\r\n]")
-LOOKALIKES = re.compile(rf"{UNUSUAL_INDENT.pattern}|\uff1a")
+UNUSUAL_SPACE = re.compile(r"[^\S \t\r\n]|[\u200b\u2060\ufeff]")
+LOOKALIKES = re.compile(rf"{UNUSUAL_SPACE.pattern}|\uff1a")
 """Unusual spaces of web pages, word processors and East Asian keyboards, and their full-width colon."""
 
 
@@ -203,7 +203,7 @@ def _construct(
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
         key = _check_text(cast(str, key_node.value), here, path)
-        if UNUSUAL_INDENT.match(key):
+        if UNUSUAL_SPACE.match(key):
             raise UserError(f"{here}: {key.strip()} is indented with U+{ord(key[0]):04X}; type plain spaces")
         if key == "<<":
             section = f"{'.'.join(map(str, path))}: " if path else ""
