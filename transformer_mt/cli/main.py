@@ -107,11 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 command.execute()
             sys.stdout.flush()
         except Exception:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if (
-                    signal.getsignal(number) is _ignore
-                ):  # compiled modules replace the exception of a signal by their own
-                    sys.exit(128 + number)
+            if not is_debugging:
+                _exit_after_signal()  # a compiled module may have replaced the exception of the signal by its own
             raise
         finally:
             if getattr(signal.getsignal(signal.SIGALRM), "func", None) is _repeat_signal:
@@ -224,6 +221,13 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing at a signal, because an earlier one ends the command."""
+
+
+def _exit_after_signal() -> None:
+    """Exit with the status of the signal for which `_raise_on_signal` has raised an exception, if there is one."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _ignore:
+            sys.exit(128 + number)
 
 
 def _repeat_signal(number: int, _alarm: int, frame: FrameType | None) -> None:

@@ -25,6 +25,12 @@ NO_LANGUAGE = "zxx"  # the code for text without words, such as numbers
 SWAP_REMEDY = "swap src_lang and tgt_lang, or the files"
 
 
+def detected_label(code: str) -> str:
+    """Return the code that `LanguageDetector.rank` has for a language: bo for Dzongkha."""
+    primary = primary_language(code)
+    return MERGED.get(primary, primary)
+
+
 def detect_language(lines: Sequence[str]) -> str | None:
     """Return the most likely ISO 639 code of a text, or None if it has no words in a known script."""
     ranking = LanguageDetector.load().rank(_join_sample(lines))
@@ -95,7 +101,7 @@ class LanguageDetector:
         return scripts is None or scripts[0] == (language_scripts(code) or scripts)[0]
 
     def _knows_script(self, text: str) -> bool:
-        """Return whether most letters of a text are in scripts of known languages; it may be in none of them."""
+        """Return whether most letters of a text are in scripts of known languages. Its own language may be unknown."""
         letters = [*filter(str.isalpha, text)]
         return 2 * sum(find_script(letter) in self._scripts for letter in letters) > len(letters)
 

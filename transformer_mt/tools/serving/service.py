@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from transformer_mt.data.data_config import Direction, normalize_language, primary_language
 from transformer_mt.system.log import log
-from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
+from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, detected_label, language_name
 from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions, NBest
 from transformer_mt.tools.serving.limits import ApiKeys, Limits
 from transformer_mt.tools.serving.models import ServedModel, SourceText
@@ -146,12 +146,12 @@ class TranslationService:
         if not sources:
             raise HTTPException(400, f"target: no model translates to {_shown(target)}; see /languages")
         ranking = _rank_languages(text)
-        language = primary_language(target)
+        language = detected_label(target)
         is_certain = next(iter(ranking), None) == language and ranking[language] >= LANGUAGE_THRESHOLD
-        if is_certain and language not in map(primary_language, sources):
+        if is_certain and language not in map(detected_label, sources):
             return _make_detected(target, ranking[language])
-        best = max(sources, key=lambda code: ranking.get(primary_language(code), 0.0))
-        return _make_detected(best, ranking.get(primary_language(best), 0.0))
+        best = max(sources, key=lambda code: ranking.get(detected_label(code), 0.0))
+        return _make_detected(best, ranking.get(detected_label(best), 0.0))
 
     # --- translation --------------------------------------------------------------------------------------------------
 
