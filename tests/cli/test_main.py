@@ -347,7 +347,7 @@ def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> Non
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-COMPILED_MODULE = """
+REPLACED_EXCEPTION = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from transformer_mt.cli.config import Config
@@ -368,8 +368,8 @@ main(["config", "x.yaml"])
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("error", ["ValueError", "UserError", "OSError"])
-def test_a_signal_whose_exception_a_library_replaces_ends_the_command(number: signal.Signals, error: str) -> None:
-    command = [sys.executable, "-c", COMPILED_MODULE, str(int(number)), error]
+def test_signal_ends_the_command_though_a_library_replaces_its_exception(number: signal.Signals, error: str) -> None:
+    command = [sys.executable, "-c", REPLACED_EXCEPTION, str(int(number)), error]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 

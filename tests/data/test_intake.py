@@ -187,7 +187,7 @@ def test_a_wrong_tmx_file_is_refused(content: str | bytes, message: str) -> None
     assert error_of(table=write("t.tmx", content)).startswith(message)
 
 
-def test_tmx_may_be_longer_than_a_tag_may_be() -> None:
+def test_tmx_file_may_exceed_the_limit_of_a_tag() -> None:
     long = unit(("en", "long " * (MAX_TAG_BYTES // 500)), ("de", "lang"))
     assert len(load(table=write("t.tmx", tmx(*[long] * 101)))) == 101
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Config(Command):
     """Print the resolved configuration, its JSON schema, or the tokens of texts.
 
-    --tokens also accepts a run folder; for a configuration, it first trains the tokenizers. The source tokens are those
-    that tmt translate reads, with unusual characters replaced.
+    --tokens also accepts a run folder; for a configuration, it first trains the tokenizers. Unusual characters of
+    the source are replaced first, as in tmt translate.
     """
 
     EXAMPLE: ClassVar[str] = "tmt config mine.yaml"

@@ -69,7 +69,7 @@ MAY_CHANGE = MayChange()
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has half a character, which no file can hold. Escapes of JSON and YAML can make one."""
+    """Return whether a text has a lone surrogate, which UTF-8 cannot encode. Escapes of JSON and YAML can make one."""
     return re.search("[\ud800-\udfff]", text) is not None
 
 

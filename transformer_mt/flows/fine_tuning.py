@@ -139,7 +139,7 @@ def write_fine_tuning_config(
         )
     if new.validation:
         n_copies = 1
-        validation_reason = "held out; a score is the mean of those of the sources" if known.validation else "held out"
+        validation_reason = "held out; new and old pairs are half of a score each" if known.validation else "held out"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"

@@ -53,7 +53,7 @@ from transformer_mt.tools.languages.detection import (
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized, normalize_unicode, remove_control_characters
 
-INVISIBLE_SHARE = 0.05  # of lines with characters that look like others, from which on they are a warning
+INVISIBLE_SHARE = 0.05  # share of lines with invisible characters or NFD at which a file gets a warning
 _SUBWORD = re.compile(r"▁|@@(?!\S)|(?<!\S)##\w")
 
 
@@ -94,7 +94,7 @@ class RunEvaluation:
             test_sets = [read_set(run, config, name, warnings.warn) for name in self._choose_sets(config)]
         if self.tag is not None:
             for test_set in test_sets:
-                for tag in {*(test_set.tags or ())} - {self.tag}:
+                for tag in {*(test_set.tags or ())} - {self.tag, None}:
                     log(f"tmt: warning: {test_set.name}: has the tag {tag}, but is translated with --tag {self.tag}")
             test_sets = [replace(test_set, tags=None) for test_set in test_sets]
         first, *others = translator.runs
@@ -240,7 +240,7 @@ def _read_texts(*paths: Path) -> list[list[str]]:
 
 
 def _warn_about_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
-    """Warn of translations that equal the references, of tokens or other characters than theirs, and of empty lines."""
+    """Warn of translations that equal the references, tokenized text, invisible characters, and empty lines."""
     for path, texts in systems.items():
         if [*texts] == [*references]:
             log(f"tmt: warning: {path}: all lines equal those of {reference}")

@@ -502,10 +502,10 @@ def record_start(
 
 
 def record_job(run: RunFolder, step: int) -> None:
-    """Record that this job resumes at `step`. Clear `failed`, and `END_KEYS` if they describe a later step."""
+    """Record that this job resumes at `step`. Clear `failed`, and `END_KEYS` that may describe a later step."""
     last_step = run.read_record().last_step
-    is_earlier = last_step is None or step < last_step
-    update_record(run, "failed", *(END_KEYS if is_earlier else ()), job=launcher.job_id())
+    clears_end = last_step is None or step < last_step
+    update_record(run, "failed", *(END_KEYS if clears_end else ()), job=launcher.job_id())
 
 
 def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class GlossaryEntry:
     @property
     def key(self) -> str:
         """Return the text by which the term is looked up."""
-        plain = _make_plain(self.source)
+        plain = _normalize_term(self.source)
         return plain if self.is_case_sensitive else plain.casefold()
 
 
@@ -69,7 +69,7 @@ class Glossary:
         self._folded = {entry.key: entry for entry in entries if not entry.is_case_sensitive}
         self._lengths: dict[str, tuple[int, ...]] = {}  # first unit of a term -> lengths in units, the longest first
         for entry in entries:
-            units: list[str] = _UNIT.findall(_make_plain(entry.source))
+            units: list[str] = _UNIT.findall(_normalize_term(entry.source))
             lengths = {*self._lengths.get(units[0].casefold(), ()), len(units)}
             self._lengths[units[0].casefold()] = tuple(sorted(lengths, reverse=True))
 
@@ -98,7 +98,7 @@ class Glossary:
         while first < len(spans):
             start, end = spans[first]
             n_units = 1
-            for length in self._lengths.get(_make_plain(text[start:end]).casefold(), ()):
+            for length in self._lengths.get(_normalize_term(text[start:end]).casefold(), ()):
                 if first + length > len(spans):
                     continue
                 end = spans[first + length - 1][1]
@@ -114,15 +114,15 @@ class Glossary:
 
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
         """Return the term that a part of a text is. A case-sensitive one comes first."""
-        surface = _make_plain(text[start:end])
+        surface = _normalize_term(text[start:end])
         found = self._exact.get(surface)
         if found is None and self._exact and _SENTENCE_START.search(text, 0, start):
             found = self._exact.get(surface[0].lower() + surface[1:])
         return found or self._folded.get(surface.casefold())
 
 
-def _make_plain(text: str) -> str:
-    """Return a text with plain characters and single spaces between words."""
+def _normalize_term(text: str) -> str:
+    """Return a text with plain characters, no invisible ones, and single spaces."""
     return " ".join(make_plain(_INVISIBLE.sub("", text)).split())
 
 
@@ -142,7 +142,7 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
             raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
     is_keep = "keep" in options
     variants = tuple(dict.fromkeys(variant.strip() for variant in translation.split("|")))
-    if not _make_plain(source):
+    if not _normalize_term(source):
         raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
     if is_keep:
         if variants not in (("",), (source,)):

@@ -33,7 +33,7 @@ Ids = NDArray[np.int32]
 
 
 def tokenize_words(text: str) -> list[str]:
-    """Split a text into words without case and ASCII numbers; each character of a script without spaces is a word."""
+    """Split a text into casefolded words with ASCII digits. Each character of a script without spaces is a word."""
     return _WORD.findall(to_ascii_numbers(text.casefold()))[:MAX_WORDS]
 
 
