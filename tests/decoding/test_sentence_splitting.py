@@ -49,6 +49,7 @@ CASES = {
         "What is 2 + 2? |4. Good.",
         "The dog sleeps.|The cat runs!|I see it.|Is it so?|Yes.",
         "  The first cell\t|the second\u2028|and the third.",
+        "A poem\n\n|with lines\r\n|and no stops",
         "the dog sleeps. |the cat runs approx. two miles, e.g. here. |“stop!” he said. |what? |no! |yes",
         "Use foo.Bar now, call Foo.bar(), Mail.Send(x) or Site.Example.Com by Mr.Smith, Ph.D. or not.",
     ],

@@ -23,7 +23,7 @@ from transformer_mt.choices import SplitWhen
 from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import primary_language
 
-BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
+BREAK = re.compile("[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 
 
 class Role(Enum):
