@@ -42,10 +42,13 @@ LINES: dict[str, Callable[[str, str], Pair]] = {
     "content: mojibake": lambda src, tgt: (src, "Die MÃ¤nner trÃ¤gt grÃ¼ne StrÃ¼mpfe."),
     "content: stray characters (control)": lambda src, tgt: (f"\x07{src}", tgt),
     "content: stray characters (invisible)": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
+    "content: stray characters (NFD)": lambda src, tgt: (f"{src} Cafe\u0301", f"{tgt} Café"),
     "content: stray characters (line separator)": lambda src, tgt: (f"{src}\u2028{src}", f"{tgt} {tgt}"),
     "content: stray characters (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
     "content: html": lambda src, tgt: (f"<b>{src}</b>", tgt),
-    "content: html (reference)": lambda src, tgt: (src, f"{tgt} &nbsp;"),
+    "content: html (attribute)": lambda src, tgt: (f'<seg id="1">{src}</seg>', tgt),
+    "content: references": lambda src, tgt: (src, f"{tgt} &nbsp;"),
+    "content: lost characters": lambda src, tgt: (src, tgt.replace(tgt[5], "\ufffd")),
 }
 
 
@@ -209,17 +212,36 @@ def test_examples_of_duplicates_name_both_lines(
     assert reasons["target", 23] == "repeats the target of train.en:10"
 
 
-def test_placeholders_are_not_html_and_the_suggested_filter_removes_all_html(builtin: Corpus, tmp_path: Path) -> None:
+def test_placeholders_are_not_html_and_the_suggested_filters_remove_all_html(builtin: Corpus, tmp_path: Path) -> None:
     good = [*builtin[0][:40], ("2 < 3 & 4 > 3", "2 < 3 & 4 > 3")]
-    html = [("A <b>dog</b>", "Ein Hund"), ("A dog", "Ein&nbsp;Hund"), ("A dog", "<BR/>Ein Hund"), ("A&#x20;b", "c")]
-    pairs = [*good, *html]
+    html = [("A <b>dog</b>", "Ein Hund"), ("A dog", "<BR/>Ein Hund"), ('<seg id="1">a</seg>', "b")]
+    references = [("A dog", "Ein&nbsp;Hund"), ("A&#x20;b", "Tom &amp;amp; &QUOT;x&quot;")]
+    pairs = [*good, *html, *references]
     placeholders = [("Hello <name>, this is &title;.", "Hallo <name>, das ist &title;.")]
     report = check(tmp_path, [*pairs, *placeholders], builtin[1])
-    (finding,) = (finding for finding in report.findings if finding.name == "html")
-    assert finding.count == len(html)
+    found = {finding.name: finding for finding in report.findings}
+    assert (found["html"].count, found["references"].count) == (len(html), len(references))
     source, cache = write(tmp_path, "train", pairs), f"data.cache_dir={tmp_path}/cache"
-    config = load(f"data.train={source}", cache, f"data.filters=[{{{finding.remedy}}}]")
-    assert [*load_filtered(config)] == good
+    remedies = ", ".join(f"{{{found[name].remedy}}}" for name in ("html", "references"))
+    config = load(f"data.train={source}", cache, f"data.filters=[{remedies}]")
+    assert [*load_filtered(config)] == [*good, ("A dog", "Ein Hund"), ("A b", 'Tom & "x"')]
+
+
+def test_equal_sides_are_no_fault_within_one_language(builtin: Corpus, tmp_path: Path) -> None:
+    source = write(tmp_path, "train", [(src, src) for src, _ in builtin[0][:100]])
+    languages = "data.src_lang=en", "data.tgt_lang=en-x-simple"
+    config = load(
+        f"data.train={source}", *languages, "data.validation=null", "data.test={}", f"data.cache_dir={tmp_path}"
+    )
+    assert "copy" not in {finding.name for finding in check_corpus(config).findings}
+
+
+def test_lines_with_columns_of_a_table_are_found(builtin: Corpus, tmp_path: Path) -> None:
+    pairs = [(f"{number}\t{src}", f"{number}\t{tgt}") for number, (src, tgt) in enumerate(builtin[0][:100])]
+    report = check(tmp_path, pairs, builtin[1])
+    assert found_lines(report, "content: columns")[:2] == [1, 2]
+    mixed = check(tmp_path, [*pairs[:20], *builtin[0][100:200]], builtin[1])
+    assert found_lines(mixed, "content: columns") == []
 
 
 def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.signals import (
     LengthModel,
     find_addresses,
-    find_html,
     make_comparison_key,
     measure_number_agreement,
 )
@@ -95,7 +94,17 @@ def test_copied_words_are_counted_without_case_and_punctuation(src: str, tgt: st
 )
 def test_sound_text_has_no_signs_of_damage(text: str) -> None:
     assert not signals.has_mojibake(text)
-    assert not signals.has_stray_characters(text) and not find_html(text)
+    assert not (signals.has_stray_characters(text) or signals.find_tags(text) or signals.has_references(text))
+
+
+@pytest.mark.parametrize("text", ["It&#39;s", "It&amp;#39;s", "It&amp;amp;#x27;s", "It&apos;s"])
+def test_references_are_decoded_until_none_is_left(text: str) -> None:
+    assert signals.decode_references(f"{text} &title; & &amp;&copy=1") == "It's &title; & &&copy=1"
+
+
+@pytest.mark.parametrize("text", ["A man , old .", "▁A ▁man", "A walk@@ ing man", "Don ￭'￭ t", "狗 在 花 园"])
+def test_tokens_are_recognised(text: str) -> None:
+    assert signals.is_tokenized(text) and not signals.is_tokenized("A man, old.")
 
 
 # --- normalisation ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ with its defaults.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from transformer_mt.tools.quality.line_alignment import LineRange
 from transformer_mt.tools.quality.quality_config import make_filter
 
 TOKENIZED_SHARE = 0.3  # of lines with tokens, from which on a text is tokenized
+TABS_SHARE = 0.5  # of lines with tabs, from which on a text is a table
 NEVER = 2.0  # as a share: no number of pairs has this severity
 
 
@@ -80,7 +82,7 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-_DROP_HTML = r"regex: {drop: '(?i)</?[a-z][^<>]*>|&#?\w+;'}"
+_DROP_TAGS = r"regex: {drop: '(?i)</?[a-z][^<>]*>'}"
 """Short enough to paste. Unlike the check, it also drops placeholders, and text between `<` and `>`."""
 
 CONTENT_CHECKS = [
@@ -113,14 +115,37 @@ CONTENT_CHECKS = [
     ),
     CorpusCheck(
         "stray characters",
-        "have control characters, invisible ones or line separators",
+        "have control characters, invisible or decomposed (not NFC) ones, or line separators",
         "normalize",
         0.01,
         find_in_side=signals.has_stray_characters,
     ),
-    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, find_in_side=signals.find_html),
+    CorpusCheck(
+        "lost characters",
+        "have U+FFFD in place of characters, so an encoding was wrong",
+        r"regex: {drop: '\uFFFD'}",
+        0.001,
+        0.2,
+        find_in_side=re.compile("\ufffd").search,
+    ),
+    CorpusCheck("html", "have HTML tags", _DROP_TAGS, 0.001, find_in_side=signals.find_tags),
+    CorpusCheck(
+        "references",
+        "have HTML character references, such as &quot;",
+        "normalize: {references: true}",
+        0.001,
+        find_in_side=signals.has_references,
+    ),
 ]
 PREPROCESSING_CHECKS = [
+    CorpusCheck(
+        "columns",
+        "have a tab, as rows of a table do",
+        "keep the column of the sentences, e.g. with cut -f 2, or pass a table (.tsv)",
+        TABS_SHARE,
+        find_in_side=re.compile("\t").search,
+        min_share=TABS_SHARE,
+    ),
     CorpusCheck(
         "CSV quotes",
         "have the quotes of a CSV field around and in their text",
@@ -131,7 +156,7 @@ PREPROCESSING_CHECKS = [
     ),
     CorpusCheck(
         "tokenized",
-        "have spaces before punctuation or between words that users do not type, and translations will have them",
+        "are in tokens, with spaces or marks that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
         TOKENIZED_SHARE,
         find_in_side=signals.is_tokenized,
@@ -361,7 +386,7 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 13  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 14  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

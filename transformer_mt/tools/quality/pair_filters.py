@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from transformer_mt.config.section import Pattern, section_error
 from transformer_mt.data.corpus import number_column
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.evaluation.metrics import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share, split_units
@@ -28,6 +29,7 @@ from transformer_mt.tools.quality.filter_base import (
 from transformer_mt.tools.quality.signals import (
     LengthModel,
     copy_share,
+    decode_references,
     find_addresses,
     measure_number_agreement,
     normalize_quotes,
@@ -55,10 +57,13 @@ class NormalizeFilter(Filter):
     """replace typographic quotation marks by ASCII ones; the model then writes ASCII quotation marks"""
     mojibake: bool = False
     """repair text that was decoded with a wrong encoding"""
+    references: bool = False
+    """decode HTML character references, such as &quot; and &amp;#39;"""
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return a function that replaces the text of the block, and returns the pairs that changed."""
         steps = (
+            (self.references, decode_references),
             (self.mojibake, repair_mojibake),
             (self.control, remove_control_characters),
             (self.nfc, normalize_unicode),
@@ -217,6 +222,11 @@ class CopyFilter(PairFilter):
     """maximum share of words that both sides have in common"""
     min_words: int = Field(default=4, ge=1)
     """pairs with fewer words are kept: names are the same in many languages"""
+
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Find nothing in a check of one language, such as simplification, where many sides are the same."""
+        is_one = len({*map(primary_language, context.languages)}) == 1
+        return (lambda _src, _tgt: None) if is_one and context.skip_inapplicable else self.find_reason
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of common words."""

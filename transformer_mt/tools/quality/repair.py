@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.data_config import DataConfig, NamedSource, Source
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source, primary_language
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
@@ -161,7 +161,8 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     """
     languages = {code for source in data.train_sources for code in source.languages(data.src_lang, data.tgt_lang)}
     has_held_out = bool(data.validation or data.test)
-    options = {"normalize": {"mojibake": True}}
+    is_one_language = len({*map(primary_language, languages)}) == 1  # in which many sides are the same
+    options = {"normalize": {"mojibake": True, "references": True}}
     candidates = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS]
     present = [filter_.model_dump() for filter_ in filters]
     added = (
@@ -169,6 +170,7 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
         for filter_ in candidates
         if all(map(filter_.knows, languages))
         and (has_held_out or not filter_.needs_held_out)
+        and not (is_one_language and filter_.kind == "copy")
         and filter_.model_dump() not in present
     )
     return (*added, *filters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections import Counter
@@ -41,6 +42,13 @@ def normalize_quotes(text: str) -> str:
 def remove_control_characters(text: str) -> str:
     """Remove control characters and characters that draw nothing, such as zero-width spaces and soft hyphens."""
     return _REMOVED.sub("", text)
+
+
+def decode_references(text: str) -> str:
+    """Replace HTML character references such as `&quot;` by their characters, also those of `&amp;quot;`."""
+    while "&" in text and (decoded := _REFERENCE.sub(lambda match: html.unescape(match[0]), text)) != text:
+        text = decoded
+    return text
 
 
 def repair_mojibake(text: str) -> str:
@@ -183,13 +191,16 @@ def copy_share(src: str, tgt: str) -> tuple[float, int]:
 
 _LINE_SEPARATORS = "\r\v\f\x1c-\x1e\x85\u2028\u2029"  # that other programs take for the end of a line
 _STRAY = re.compile(f"[{CONTROL}{INVISIBLE}{_LINE_SEPARATORS}]")
-_HTML = re.compile(
+_TAG = re.compile(
     r"(?i)</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|link|meta|ol|p|"
     r"pre|q|s|script|small|span|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul)(?:\s[^<>]*)?/?>"
-    r"|&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
+    r"|<[a-z]\w*\s[^<>=]*=[^<>]*>"
+)
+"""HTML tags, and others with an attribute, but not placeholders such as `<name>`."""
+_REFERENCE = re.compile(
+    r"(?i)&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
     r"|#\d{2,6}|#x[0-9a-f]{2,5});"
 )
-"""HTML tags and character references, but not placeholders such as `<name>`."""
 
 
 def has_mojibake(text: str) -> bool:
@@ -198,8 +209,8 @@ def has_mojibake(text: str) -> bool:
 
 
 def has_stray_characters(text: str) -> bool:
-    """Return whether a text has control characters, invisible ones, or line separators such as U+2028."""
-    return not text.isprintable() and _STRAY.search(text) is not None
+    """Return whether a text has control, invisible or decomposed characters, or line separators such as U+2028."""
+    return not unicodedata.is_normalized("NFC", text) or (not text.isprintable() and _STRAY.search(text) is not None)
 
 
 def has_csv_quotes(text: str) -> bool:
@@ -208,12 +219,17 @@ def has_csv_quotes(text: str) -> bool:
     return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def find_html(text: str) -> list[str]:
-    """Return HTML tags and character references."""
-    return _HTML.findall(text) if "<" in text or "&" in text else []
+def find_tags(text: str) -> list[str]:
+    """Return HTML tags."""
+    return _TAG.findall(text) if "<" in text else []
 
 
-_TOKENIZED = re.compile(r"\w [.,](?:\s|$)| @-@ |\w@@ ")
+def has_references(text: str) -> bool:
+    """Return whether a text has HTML character references."""
+    return "&" in text and _REFERENCE.search(text) is not None
+
+
+_TOKENIZED = re.compile(r"\w [.,](?:\s|$)| @-@ |\w@@ |▁\w|￭")
 _UNSPACED_LETTER, _GAP = re.compile(f"[{UNSPACED}]"), re.compile(f"[{UNSPACED}] +(?=[{UNSPACED}])")
 MIN_RUN = 6  # letters between two spaces in a script without spaces between words
 _CASED_LETTER = re.compile("[a-zß-öø-ÿ\u0101-\u024f\u03ac-\u03ce\u0430-\u052f\u0561-\u0587]")
