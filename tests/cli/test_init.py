@@ -277,6 +277,8 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
         (("bad.tsv", "--max-bad-rows", "1"), ("bad.tsv:2: 1 columns", "bad.tsv:42: ", "2 bad rows")),
         (("utf16.tsv",), ("utf16.tsv:1: is text in UTF-16",)),
         (("a.srt", "a.srt"), ("a.srt: is subtitles",)),
+        (("a.srt",), ("a.srt: is subtitles",)),
+        (("a.en", "a.de", "--src-lang", "en", "--tgt-lang", "en"), ("a.en and a.de: ", "--tgt-lang en-x-simple")),
         (("a.en", "copy.en"), ("source and target are equal in every pair",)),
         (("a.en", "a.de", "--src-lang", "de", "--tgt-lang", "en"), ("a.en and a.de: ", "swap --src-lang")),
     ],
@@ -404,6 +406,13 @@ def test_csv_quotes_in_a_tsv_file_are_reported_with_a_remedy(corpus: Path, tmt: 
     assert "CSV" not in tmt("init", "q.csv", "--force").stdout
     (source,) = configuration.load(corpus / "mine.yaml").data.train_sources
     assert next(iter(load_corpus(source, "de", "en", Path("cache"))))[0] == f'Er sagt "{load_pairs("test")[0][1]}"'
+
+
+def test_the_case_of_sources_in_capitals_is_not_changed(corpus: Path, tmt: Tmt) -> None:
+    Path("gloss.en").write_text(Path("a.en").read_text(encoding="utf-8").upper(), encoding="utf-8")
+    for source, restores_case in (("gloss.en", False), ("a.en", True)):
+        assert tmt("init", source, "a.de", "--force").returncode == 0
+        assert configuration.load(corpus / "mine.yaml").decoding.restore_case is restores_case
 
 
 def test_preprocessed_text_is_reported_with_a_remedy(corpus: Path, tmt: Tmt) -> None:

@@ -139,7 +139,7 @@ ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larg
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
 """Conditions of the differences in BLEU that reasons state; docs/results has all figures."""
 
-MIN_LOWER = 0.95  # share of the texts without capitals from which users' capitals are lowered
+MIN_ONE_CASE = 0.95  # share of the texts in small letters, or in capitals, from which settings of letter case change
 MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split off from
 
 
@@ -183,7 +183,7 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
     else:
         yield Setting("tokenizer", "vocab_size", size.vocab_size, "subwords of both languages; more for more pairs")
     samples = statistics.src.sample, statistics.tgt.sample
-    if all(sum(map(is_lower_case, sample)) > MIN_LOWER * len(sample) for sample in samples):
+    if all(sum(map(is_lower_case, sample)) > MIN_ONE_CASE * len(sample) for sample in samples):
         yield Setting("tokenizer", "normalization", ["lowercase"], "no capitals here; users may type some")
     if size.sampling:
         yield Setting("tokenizer", "sampling", size.sampling, "BPE-dropout: new subwords in each epoch")
@@ -215,6 +215,8 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
         yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
     if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:  # `auto` knows the others
         yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
+    if sum(map(str.isupper, statistics.src.sample)) > MIN_ONE_CASE * len(statistics.src.sample):
+        yield Setting("decoding", "restore_case", False, "the sources are in capitals, as glosses are")
 
 
 def _describe_preprocessing(statistics: CorpusStatistics) -> Iterator[str]:
@@ -450,7 +452,10 @@ def _choose_languages(
             )
     src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
     if src == tgt:
-        raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
+        raise UserError(
+            f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang;\n"
+            f"for two variants of a language, pass two codes, such as --src-lang {src} --tgt-lang {src}-x-simple"
+        )
     if problem := describe_swapped_sides((src, tgt), statistics.src.sample, statistics.tgt.sample):
         raise UserError(f"{names}: {problem}; swap --src-lang and --tgt-lang")
     return src, tgt

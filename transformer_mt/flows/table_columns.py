@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.characters import has_letters
 from transformer_mt.data.data_config import Source, check_language, primary_language
+from transformer_mt.data.sources import check_is_text
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, are_quoted, is_table, read_head, table_kind
 from transformer_mt.data.text_files import find_structure, read_lines, remove_compressed_suffix, skip_bad_row
 from transformer_mt.data.tmx import find_code
@@ -67,6 +68,8 @@ def choose_columns(
         kind = "jsonl" if find_structure(table) in ("json", "ndjson") else find_structure(table, by_name=False)
         stem = remove_compressed_suffix(table).stem
         hint = f"; if it is one, rename it to {stem}.{kind}" if kind in ("jsonl", "tmx", "tsv") else ""
+        if not hint:
+            check_is_text(table)  # raises the error of a document
         raise UserError(
             f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}{hint}"
         )
