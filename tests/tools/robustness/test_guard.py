@@ -103,6 +103,12 @@ def make_guard(provenance: ModelProvenance) -> Guard:
         ("to me@a.org, please", "bitte an mich @ a.org", "link"),
         ("fine 👍🏽 © 2 you", "gut 👍 dir", ""),
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
+        ("1. Wash the dog.", "Den Hund waschen.", "list mark"),
+        ("1. Wash the dog.", "1) Den Hund waschen.", ""),
+        ("2) Feed it.", "Füttern.", "list mark"),
+        ("• a dog", "ein Hund", "list mark"),
+        ("> a dog", "> ein Hund", ""),
+        ("- a dog", "– ein Hund", ""),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
         ("Собака 狗 спит", "", "unknown script"),
         ("Собака 狗 спит", "Собака 狗 спит", ""),
@@ -182,6 +188,12 @@ def test_a_translation_with_a_loop_never_replaces_another() -> None:
     assert not guard.may_replace([LOOP], numbers) and not guard.may_replace(numbers, numbers)
 
 
+@pytest.mark.parametrize(("language", "kinds"), [("de", []), ("cs_CZ", []), ("fr", ["list mark"])])
+def test_a_number_with_a_full_stop_may_be_an_ordinal(language: str, kinds: list[str]) -> None:
+    guard = make_guard(replace(PROVENANCE, src_lang=language, tgt_lang="en"))
+    assert [fault.kind for fault in guard.find_faults("3. Platz", "Third place")] == kinds
+
+
 def test_a_copy_is_no_fault_within_one_language() -> None:
     guard = make_guard(ModelProvenance({}, "en", "en_GB", 99))
     assert not guard.find_faults("the dog is asleep now", "the dog is asleep now")
@@ -210,6 +222,9 @@ def test_the_best_hypothesis_without_the_fault_is_chosen(run: Run) -> None:
         ("see (www.a.org) now", "SIEH (www.a.org) JETZT"),
         ("https://a.org/b", "https://a.org/b"),
         ("nice😍👍🏽!", "NETT😍👍🏽!"),
+        ("1. see", "1. SIEH"),
+        ("• nice", "• NETT"),
+        ("> see", "> SIEH"),
     ],
 )
 def test_lost_items_are_copied_between_the_translated_parts(run: Run, line: str, expected: str) -> None:

@@ -2,7 +2,7 @@
 
 Only a text with a fault is translated again; all other translations are kept. It is searched again, all
 hypotheses of a beam of at least 5 are compared, and if the fault remains, the text is divided. A part that is a lost
-number, link or emoji is copied. So is a text in a script that the source language does not have.
+number, link, emoji or list mark is copied. So is a text in a script that the source language does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.hooks import DecodingChanges, Fault, OnFault, Piece
 from transformer_mt.decoding.interface import ModelProvenance
-from transformer_mt.decoding.segments import CountTokens, split_long_sentences
+from transformer_mt.decoding.segments import CountTokens, rule_language, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import ADDRESS, language_scripts, measure_script_share
 
@@ -38,6 +38,8 @@ MIN_RATIO, MAX_RATIO = 0.5, 2.0  # of the length of a translation to the usual o
 MAX_DEVIATION = 4.0  # of the length from the usual one, in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them
 MIN_SPREAD = 0.5
+ORDINAL_STOPS = frozenset(["cs", "da", "de", "et", "fi", "hr", "hu", "is", "lb", "lv", "pl", "sk", "sl", "sr", "tr"])
+"""Languages in which a number with a full stop may be an ordinal: "3. Platz"."""
 
 _RUN = regex.compile(r"(\S{1,8}?)\1+")  # a repeated unit, as in "hahaha"
 _LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")  # at least five times
@@ -47,7 +49,7 @@ _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
 _EMOJI = regex.compile(r"[[\p{Extended_Pictographic}\p{Regional_Indicator}]--[©®™\p{ASCII}]]", regex.VERSION1)
 # emoji with the punctuation after them, or ASCII characters, digits and currency symbols without a space
 _COPIED_SPAN = regex.compile(
-    r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[!-~\p{Sc}\d]+\s*"
+    r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[•▪●◦‣·!-~\p{Sc}\d]+\s*"
 )
 
 
@@ -107,6 +109,12 @@ class Guard:
         """Return whether a translation has fewer faults than another, and no loop."""
         return len(faults) < len(old_faults) and LOOP not in faults
 
+    @cached_property
+    def _list_mark(self) -> regex.Pattern[str]:
+        """The bullet, or the number before a sentence, with which an item of a list starts."""
+        end = "[)]" if ORDINAL_STOPS.intersection(map(rule_language, self.src_langs)) else "[.)]"
+        return regex.compile(rf"\s*([•▪●◦‣·*>]+\s|(?P<digit>\d){end}\s)")
+
     # --- repair -------------------------------------------------------------------------------------------------------
 
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
@@ -143,6 +151,8 @@ class Guard:
         if kind := self._judge_length(len(source), len(translation)):
             faults.append(Fault(kind))
         faults += [Fault("number", item) for item in _find_lost_numbers(source, translation)]
+        if (mark := self._list_mark.match(source)) and (mark["digit"] or mark[1].strip()) not in translation:
+            faults.append(Fault("list mark", mark[1]))
         if "@" in source or "://" in source or "www." in source:
             faults += [
                 Fault("link", item) for item in dict.fromkeys(ADDRESS.findall(source)) if item not in translation
