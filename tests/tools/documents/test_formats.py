@@ -14,8 +14,8 @@ OPTIONS = DocumentOptions("de")
 
 
 def test_formats_are_found_by_suffix() -> None:
-    names = ["a.HTML", "a.md", "a.po", "a.xlf", "a.srt", "a.vtt", "a.tmx", "a.json", "a.html.gz", "md"]
-    formats = ["html", "markdown", "po", "xliff", "srt", "vtt", "tmx", "json", None, None]
+    names = ["a.HTML", "a.md", "a.po", "a.xlf", "a.sdlxliff", "a.srt", "a.vtt", "a.tmx", "a.json", "a.html.gz", "md"]
+    formats = ["html", "markdown", "po", "xliff", "xliff", "srt", "vtt", "tmx", "json", None, None]
     assert [find_format(Path(name)) for name in names] == formats
 
 

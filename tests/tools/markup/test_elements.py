@@ -129,6 +129,7 @@ MARKED: dict[str, list[str]] = {
     "versions": [
         "⟦v0.85.x⟧ and ⟦0.85.x⟧, ⟦RTX-4090⟧ or ⟦Qwen2.5-7B⟧. 使用⟦GPT-4o⟧显卡 ⟦x86_64⟧ ⟦user_name⟧ ⟦1.2.3-rc1⟧ ⟦0x1F⟧",
         "⟦fooBar⟧() ⟦--dry-run⟧=x -v ⟦$HOME⟧, $5, ⟦C#⟧ and ⟦C++⟧. ⟦[1]⟧ ⟦[2, 4–6]⟧ [a] McDonald getX-like LaTeX a--b",
+        "Call ⟦`f(x, y)`⟧ or ⟦`a`⟧, but not ` a ` or ``old'' quotes",
         "Version ⟦1.2.3⟧ is old. ⟦1.2.3-beta+5⟧, ⟦2.0.0-SNAPSHOT⟧, ⟦10.0.19045.3570⟧, ⟦1.0.0-alpha.1⟧ and ⟦127.0.0.1⟧.",
         "⟦978-3-16-148410-0⟧ ⟦DE89 3704 0044 0532 0130 00⟧, ⟦GB82 WEST 1234 5698 7654 32⟧",
         "⟦4111 1111 1111 1111⟧ ⟦+49 30 1234567⟧ ⟦3f2a9c1⟧ on 12.11.2026, 3.5 or 3.5-inch",

@@ -24,7 +24,7 @@ FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "srt": (".srt",),
     "tmx": (".tmx",),
     "vtt": (".vtt",),
-    "xliff": (".xlf", ".xliff"),
+    "xliff": (".xlf", ".xliff", ".sdlxliff", ".mqxliff"),
 }
 """Suffixes of each format."""
 
