@@ -114,8 +114,6 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     with distributed.init_ranks(config.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
         parts = set_up(run, config, ranks, warm_start)
         config = parts.config
-        if ranks.is_rank0:
-            write_description(run, parts, warm_start)
         log_rank0(describe_size(config, parts.model, parts.steps_per_epoch))
         logger_class = MetricsLogger if ranks.is_rank0 else SilentMetricsLogger
         with logger_class(run, parts.n_steps) as logger:
@@ -129,6 +127,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                     log_rank0(f"{run.path}: has no checkpoint; training restarts at step 1, without its earlier curves")
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
             if ranks.is_rank0:
+                write_description(run, parts, warm_start)  # only now, because the resume may have been refused
                 record_job(run, trainer.progress.step)
                 write_readme(run, config, is_running=True)
             stop_reason = fit(run, parts, trainer, ranks)
