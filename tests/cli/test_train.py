@@ -327,7 +327,7 @@ def test_the_folder_of_a_run_that_was_moved_is_not_made_again(
     with monkeypatch.context() as patch:
         patch.setattr(when, move)
         done = tmt(*TRAIN, "train.max_steps=20", "validation.every=4")
-    assert_user_error(done, "runs/tiny", "No such file")
+    assert_user_error(done, "runs/tiny: the run folder was moved or deleted; ")
     assert not run_copy.exists()
     moved.rename(run_copy)
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0

@@ -81,13 +81,13 @@ def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: S
             write_manifest(folder / CHECKPOINT, description)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        if not info.path.parent.exists():  # the run was moved
+            raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         is_too_large = os.strerror(errno.EFBIG) in str(error)
         remedy = files.WRITE_ERROR_REMEDIES[errno.EFBIG] if is_too_large else "make room on the disk, or repair it,"
         advice = f"{remedy} and run the same command again"
-        if not info.path.parent.exists():
-            advice = "the run folder was moved or deleted; to resume, run `tmt train --config` with its config.yaml"
-        elif any(info.path.parent.glob("step-*")):
+        if any(info.path.parent.glob("step-*")):
             advice = f"earlier checkpoints are intact: {advice} to resume"
         raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None
 

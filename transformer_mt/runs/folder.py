@@ -389,6 +389,11 @@ class RunFolder:
             remove_leftovers(self.path)
             try:
                 yield
+            except FileNotFoundError:
+                if self.path.exists():
+                    raise
+                advice = "to resume, run `tmt train --config` with its config.yaml"
+                raise UserError(f"{self.path}: the run folder was moved or deleted; {advice}") from None
             finally:
                 if self.path.exists() and not self.exists():
                     for path in (self.tokenizer, self.config, self.path / LOCK_FILE, self.path / HOLDER_FILE):
