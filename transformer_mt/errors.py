@@ -1,4 +1,7 @@
-"""Exceptions that end the program with a message instead of a traceback."""
+"""Exceptions that end the program with a message instead of a traceback, and a part of many messages."""
+
+from difflib import get_close_matches
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -24,3 +27,10 @@ class Interrupted(Exception):  # noqa: N818  (it is not an error)
         """`progress` describes the saved step and the best one. `advice` says how to resume."""
         super().__init__(signal, progress)
         self.signal, self.progress, self.advice = signal, progress, "the same command resumes"
+
+
+def suggest_file(path: Path) -> str:
+    """Return a question that names the file whose name is most similar to that of a missing one, or nothing."""
+    plain = Path(str(path).replace("\\", "/"))  # as written on Windows
+    similar = get_close_matches(plain.name, [other.name for other in plain.parent.glob("*")], n=1, cutoff=0.8)
+    return f"; did you mean {plain.with_name(similar[0])}?" if similar else ""

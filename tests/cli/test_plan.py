@@ -143,6 +143,6 @@ def test_a_model_that_exceeds_the_memory_is_refused_before_it_is_allocated(
 
 
 def test_wrong_input_is_refused(tiny_run: Path, in_tiny: Path, scratch: Path, tmt: Tmt) -> None:
-    assert_user_error(tmt("plan", "runs/tiny"), "runs/tiny: is a run folder", "tmt plan runs/tiny/config.yaml")
+    assert_user_error(tmt("plan", "runs/tiny"), "runs/tiny: is a directory; pass runs/tiny/config.yaml")
     assert_user_error(tmt("plan", "tiny.yaml", "data.train={src: missing, tgt: train.de}"), "missing: no such file")
     assert read_folder(scratch) == {}

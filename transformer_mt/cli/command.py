@@ -42,6 +42,15 @@ UNSUPPORTED_OPTIONS = {
     **dict.fromkeys(
         ["train --output", "train --out"], "name=NAME names the run folder, and runs_dir=DIR the folder that holds it"
     ),
+    **dict.fromkeys(["init --src", "init --tgt"], "name both files as the first arguments: tmt init SRC TGT"),
+    **dict.fromkeys(["translate --src", "translate --source"], "--input F translates the lines of a file"),
+    **dict.fromkeys(
+        [f"{name} --model" for name in ("translate", "evaluate", "serve", "export", "explain", "report", "synthesize")],
+        "the run folder is the first argument",
+    ),
+    "evaluate --metrics": "all are computed",
+    "report --html": "--output names the page",
+    "export --format": "--to names the format",
 }
 """Options that users of other programs try, with what to do instead."""
 T = TypeVar("T")
@@ -251,7 +260,9 @@ class CommandParser(argparse.ArgumentParser):
         if name in self._option_string_actions:
             self.parse_args(arguments[:1])
         if name.startswith("-"):
-            self.refuse([name], [name])
+            self.exit(
+                2, f"tmt: error: unknown option {make_visible(name)}; put options after the command: tmt COMMAND ...\n"
+            )
         self._refuse_word(f"unknown command {make_visible(name)}", get_close_matches(name, commands, n=1))
 
     def refuse(self, rest: Sequence[str], given: Sequence[str]) -> NoReturn:
@@ -282,7 +293,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: unrecognized arguments: {make_visible(' '.join(rest))}; {remedy}\n")
 
     def _refuse_word(self, problem: str, similar: Sequence[str]) -> NoReturn:
-        takes_text = any(each.dest in ("text", "texts") for each in self._actions)
+        takes_text = any(each.dest in ("text", "texts") and not each.option_strings for each in self._actions)
         dash = "; put -- before a text that begins with a hyphen" if takes_text else ""
         remedy = f"did you mean {' or '.join(similar)}?" if similar else f"{self.prog} --help lists all arguments{dash}"
         self.exit(2, f"{self.prog}: error: {problem}; {remedy}\n")

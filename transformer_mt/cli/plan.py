@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, group
 from transformer_mt.cli.options import ConfigOptions, json_flag
 from transformer_mt.cli.table import print_json, print_table
-from transformer_mt.errors import UserError
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.log import format_duration
 
@@ -40,12 +38,6 @@ class Plan(Command):
 
     def execute(self) -> None:
         """Run `tmt plan`."""
-        from transformer_mt.runs.folder import RunFolder
-
-        path = self.config.config
-        if path is not None and RunFolder(path).exists():
-            config_path = quote(str(RunFolder(path).config))
-            raise UserError(f"{path}: is a run folder; type `tmt plan {config_path}` to plan its training again")
         config = self.config.load()
         from transformer_mt.flows.plan import advise, make_plan
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from transformer_mt.config.section import Section, expand_path, has_lone_surrogate, key_docstrings
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UserError, suggest_file
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
 MAX_DEPTH = 50  # of sections and lists; the configuration needs 7
@@ -105,9 +105,10 @@ def read_yaml(path: Path) -> Tree:
             raise UserError(f"{path}: is larger than {MAX_BYTES:,} bytes; pass a YAML file")
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
+        raise UserError(f"{path}: no such file (looked in {Path.cwd()}){suggest_file(path)}") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; pass a YAML file") from None
+        inner = path / "config.yaml"  # of a run
+        raise UserError(f"{path}: is a directory; pass {inner if inner.exists() else 'a YAML file'}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
     except OSError as error:

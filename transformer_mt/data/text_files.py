@@ -18,13 +18,12 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import BufferedReader
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UserError, suggest_file
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -40,7 +39,6 @@ PAIRS_REMEDY = (
 )
 """Advice for files of a configuration."""
 
-SIMILAR_NAME = 0.8  # share of equal characters from which the name of a file is suggested
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
 
@@ -82,10 +80,7 @@ def check_is_file(path: Path) -> None:
     if not path.exists():
         if path.is_symlink():
             raise MissingFileError(f"{path}: is a link to {path.readlink()}, which does not exist")
-        plain = Path(str(path).replace("\\", "/"))  # as written on Windows
-        similar = get_close_matches(plain.name, [other.name for other in plain.parent.glob("*")], 1, SIMILAR_NAME)
-        hint = f"; did you mean {plain.with_name(similar[0])}?" if similar else ""
-        raise MissingFileError(f"{path}: no such file (looked in {Path.cwd()}){hint}")
+        raise MissingFileError(f"{path}: no such file (looked in {Path.cwd()}){suggest_file(path)}")
     if path.is_dir():
         raise UserError(f"{path}: is a directory; pass a file")
 
