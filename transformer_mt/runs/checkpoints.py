@@ -180,9 +180,11 @@ def load_state(info: CheckpointInfo) -> State:
 
 def unreadable_state_error(info: CheckpointInfo, reason: str) -> UserError:
     """Return the error for a training state that this version did not write."""
+    run = info.path.parents[1]
     return UserError(
         f"{info.path / STATE}: the training state cannot be read ({reason}); maybe another version of this program "
-        f"wrote it:\nuse the version that {info.path.parents[1]}/run.json names, or start again with --restart"
+        f"wrote it:\nuse the version that {run}/run.json names, or start a new run: from its weights "
+        f"(name=new train.init_from={run}), or from scratch (--restart)"
     )
 
 

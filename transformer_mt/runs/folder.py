@@ -341,7 +341,8 @@ class RunFolder:
         while folders := self.list_checkpoint_folders():
             with suppress(CheckpointDeletedError):
                 return self._choose(which, folders)
-        raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")
+        remedy = f"train longer (tmt train saves at each validation), or restore {self.checkpoints}"
+        raise UserError(f"{self.path}: has no checkpoint; {remedy}")
 
     def _choose(self, which: str, folders: dict[int, Path]) -> CheckpointInfo:
         if which == "last":
