@@ -335,13 +335,14 @@ def other_process(folder: Path) -> Generator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("function", ["os.open", "pathlib.Path.write_text"], ids=["lock", "its holder"])
 def test_a_run_on_a_read_only_disk_is_refused_with_a_remedy(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(function, refuse)
     with pytest.raises(UserError, match=f"{tmp_path}: cannot be written: .*runs_dir"), lock_folder(tmp_path):
         pass
 

@@ -79,24 +79,32 @@ def lock_folder(folder: Path) -> Generator[None]:
 
     lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
     try:
-        lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
+        with _report_read_only(folder):
+            lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
     except Timeout:
         raise UserError(
             f"{folder}: another process is training this run{_format_holder(holder)}; wait for it or stop it"
         ) from None
+    try:
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        with _report_read_only(folder):
+            write_text(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def _report_read_only(folder: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
         raise UserError(
             f"{folder}: cannot be written: {error.strerror}; copy the run elsewhere, or change runs_dir"
         ) from None
-    try:
-        since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        write_text(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
 
 
 def is_locked(folder: Path) -> bool:
