@@ -303,7 +303,7 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
         ("g", "--ref", "gaps"): "gaps:2: 3 lines are empty",
         (tiny_run, "--src", "e", "--ref", "gaps"): "gaps:2: 3 lines are empty",
         ("e", "--ref", "j"): "--tgt-lang ja",
-        (tiny_run, "--src", "g", "--ref", "e"): "exchanged",
+        (tiny_run, "--src", "g", "--ref", "e"): "swapped",
         (tiny_run, "--src", "j", "--ref", "g"): "warning: j seems to be in ",
     }
     for arguments, warning in warnings.items():

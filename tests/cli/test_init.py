@@ -175,7 +175,7 @@ def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
 
 
 @pytest.mark.parametrize("option", ["--validation", "--test"])
-def test_exchanged_files_of_held_out_text_are_refused(option: str, corpus: Path, tmt: Tmt) -> None:
+def test_swapped_files_of_held_out_text_are_refused(option: str, corpus: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("init", "a.en", "a.de", option, "a.de", "a.en"), f"{option}: a.de and a.en: ")
     assert not (corpus / "mine.yaml").exists()
 
@@ -372,8 +372,8 @@ def test_names_of_columns_are_recognised(header: str, corpus: Path) -> None:
     rows = ["\t".join(names), *map("\t".join, PAIRS)]
     (corpus / "t.tsv").write_text("\n".join(rows), encoding="utf-8")
     assert choose_columns(Path("t.tsv"), None, None, None).columns == names
-    exchanged = ["\t".join(reversed(names)), *rows[1:]]
-    (corpus / "t.tsv").write_text("\n".join(exchanged), encoding="utf-8")
+    swapped = ["\t".join(reversed(names)), *rows[1:]]
+    (corpus / "t.tsv").write_text("\n".join(swapped), encoding="utf-8")
     assert choose_columns(Path("t.tsv"), None, None, None).columns == (names[1], names[0])
     numbered = [f"{number}\t{row}" for number, row in enumerate(rows)]
     (corpus / "t.tsv").write_text("\n".join(["id" + numbered[0][1:], *numbered[1:]]), encoding="utf-8")

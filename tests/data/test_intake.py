@@ -48,9 +48,9 @@ def test_columns_name_those_of_a_table_without_header(columns: list[str], name: 
     write(name, "".join(separator.join([src, str(n), tgt, "0.5"]) + "\n" for n, (src, tgt) in enumerate(PAIRS)))
     expected = [(*pair, f"{name}:{line}") for line, pair in enumerate(PAIRS, start=1)]
     assert load(table=name, columns=columns) == expected
-    exchanged = {"en": "de", "de": "en", "src": "tgt", "tgt": "src"}
-    exchanged_pairs = [(tgt, src, line) for src, tgt, line in expected]
-    assert load(table=name, columns=[exchanged.get(column, column) for column in columns]) == exchanged_pairs
+    swapped = {"en": "de", "de": "en", "src": "tgt", "tgt": "src"}
+    swapped_pairs = [(tgt, src, line) for src, tgt, line in expected]
+    assert load(table=name, columns=[swapped.get(column, column) for column in columns]) == swapped_pairs
 
 
 def test_wrong_columns_are_refused() -> None:

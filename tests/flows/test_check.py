@@ -244,10 +244,10 @@ def test_lines_with_columns_of_a_table_are_found(builtin: Corpus, tmp_path: Path
     assert found_lines(mixed, "content: columns") == []
 
 
-def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:
+def test_swapped_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:
     report = check(tmp_path, [(tgt, src) for src, tgt in builtin[0][:400]], builtin[1])
     (finding,) = (finding for finding in report.findings if finding.name == "language")
-    assert finding.severity == Severity.ERROR and "exchanged?" in finding.message
+    assert finding.severity == Severity.ERROR and "swapped?" in finding.message
     assert finding.remedy == "swap src_lang and tgt_lang, or the files"
 
 

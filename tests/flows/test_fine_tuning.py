@@ -232,7 +232,7 @@ def write_quickstart_pairs(n: int) -> None:
 
 
 @pytest.mark.parametrize("n_pairs", [10, 200])
-def test_exchanged_files_are_refused(n_pairs: int, brief_run: str, tmt: Tmt) -> None:
+def test_swapped_files_are_refused(n_pairs: int, brief_run: str, tmt: Tmt) -> None:
     write_quickstart_pairs(n_pairs)
     command = ("init", "q.de", "q.en", "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
     assert_user_error(tmt(*command), "q.de: ", "swap")

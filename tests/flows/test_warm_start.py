@@ -24,6 +24,7 @@ from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.train import make_model
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder, write_record
@@ -152,11 +153,11 @@ def test_warm_start_refuses_tokenizers_that_changed_after_they_were_copied(works
 
 def test_every_weight_is_copied(workspace: Path) -> None:
     old = load_plain("runs/tiny", precision="fp32")
-    model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
+    config = config_of("model.dropout.residual=0.5")
     state = torch.get_rng_state()
-    warm_start = WarmStart.open(config_of("model.dropout.residual=0.5"))
-    model.load_state_dict(warm_start.model.state_dict())
+    warm_start = WarmStart.open(config)
     assert torch.equal(state, torch.get_rng_state())  # the warm start draws no random numbers
+    model = make_model(config, old.tokenizers, warm_start)
     expected = weights(old.model)
     assert all(torch.equal(expected[name], weight) for name, weight in weights(model).items())
     assert warm_start.differences == ()
@@ -165,8 +166,7 @@ def test_every_weight_is_copied(workspace: Path) -> None:
 def test_untied_output_projection_starts_as_a_copy_of_the_tied_one(workspace: Path) -> None:
     config = config_of("model.tie_embeddings=none")
     warm_start, old = WarmStart.open(config), load_plain("runs/tiny", precision="fp32")
-    model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
-    model.load_state_dict(warm_start.model.state_dict())
+    model = make_model(config, old.tokenizers, warm_start)
     assert model.output.weight is not model.decoder.embedding.tokens.weight
     assert torch.equal(model.output.weight, old.model.output.weight)
     assert warm_start.differences == ("model.tie_embeddings: none here, all there",)

@@ -62,9 +62,14 @@ def primary_language(code: str) -> str:
     return WRITTEN_AS.get(primary, primary)
 
 
+def format_language_tag(code: str) -> str:
+    """Return a language code in the spelling of HTML and XML (BCP 47): pt-BR for pt_BR."""
+    return code.replace("_", "-")
+
+
 def normalize_language(code: str) -> str:
     """Return a code without the differences that have no meaning: en-us for en_US."""
-    return code.lower().replace("_", "-")
+    return format_language_tag(code).lower()
 
 
 def _shorten(code: str) -> str:

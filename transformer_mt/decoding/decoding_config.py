@@ -120,7 +120,7 @@ class DecodingConfig(Section):
         return self.weight_type != "float32"
 
     @property
-    def stage_keys(self) -> list[str]:
+    def active_stage_keys(self) -> list[str]:
         """Return the keys of `STAGE_KEYS` that enable a stage."""
         return [key for key in STAGE_KEYS if getattr(self, key) != DecodingConfig.model_fields[key].default]
 

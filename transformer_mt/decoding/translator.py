@@ -135,7 +135,7 @@ class Translator:
     @cached_property
     def option_stages(self) -> Sequence[TextStage]:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing."""
-        if not (keys := self.config.stage_keys):
+        if not (keys := self.config.active_stage_keys):
             return ()
         if not self.engine.has_alignments:
             lacks = f"{self.engine.name} supports neither word alignment nor required terms"

@@ -156,7 +156,7 @@ class Setting(NamedTuple):
 MODIFIERS = (
     ("lower_source", 0.05, "typed in small letters: a man in a red shirt"),
     ("drop_end_punctuation", 0.1, "headings and menus have no full stop"),
-    ("typos", 0.1, "exchanged, missing, double and wrong letters"),
+    ("typos", 0.1, "swapped, missing, double and wrong letters"),
 )
 """Probability of each modifier, and the text that it is for (docs/results.md). Case is restored in the translation."""
 
@@ -385,7 +385,7 @@ def _list_held_out_sets(
 ) -> Iterator[Setting]:
     """Yield the settings that name the validation and the test set.
 
-    Raises `UserError` for files of unequal length, exchanged sides, or the training files.
+    Raises `UserError` for files of unequal length, swapped sides, or the training files.
     """
     for key, (source, columns, _) in found.items():
         try:
@@ -438,7 +438,7 @@ def _choose_languages(
 ) -> tuple[str, str]:
     """Return the given languages, or the detected ones.
 
-    Raises `UserError` if they are equal or exchanged, or a text has no letters.
+    Raises `UserError` if they are equal or swapped, or a text has no letters.
     """
     names = " and ".join(map(str, files))
     for side, name in ((statistics.src, "source"), (statistics.tgt, "target")):

@@ -119,7 +119,7 @@ class RunEvaluation:
         languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
         if not others:
             if describe_swapped_sides(languages, sources, references):
-                log("tmt: warning: --src and --ref seem to be exchanged")
+                log("tmt: warning: --src and --ref seem to be swapped")
                 return EvaluationSet(str(src), sources, references, scorer)
             for path, texts, language in zip((src, ref), (sources, references), languages, strict=True):
                 if problem := describe_other_language(str(path), texts, language):

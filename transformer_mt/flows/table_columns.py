@@ -163,7 +163,7 @@ def _is_header(rows: Head, columns: Sequence[str] | None, languages: Languages) 
 
 
 def _find_names(rows: Head, languages: Languages) -> Iterator[bool]:
-    """Yield whether each cell of the first row that is not blank is a usual name. Columns may be exchanged."""
+    """Yield whether each cell of the first row that is not blank is a usual name. Columns may be swapped."""
     plausible = [code for codes in _rank_languages(rows) for code in codes]
     for column, cell in enumerate(rows[0]):
         name = cell.strip().lower()

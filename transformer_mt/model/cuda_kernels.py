@@ -48,7 +48,7 @@ def packed_attention(
 
 
 def _put_tokens_first(x: Tensor) -> Tensor:
-    """Exchange heads and tokens, and copy if the heads come first in memory. [1, H, L, E] -> [1, L, H, E].
+    """Swap heads and tokens, and copy if the heads come first in memory. [1, H, L, E] -> [1, L, H, E].
 
     The kernel returns contiguous gradients. `torch.compile` expects the strides of the input, which are the same only
     with the tokens first.

@@ -20,7 +20,7 @@ def test_the_sources_are_changed_as_users_write() -> None:
     assert sources["spaces before punctuation"] == "The dogs sleep , today ."
     for source, changed in zip(SOURCES, sets["two typing errors"].data.sources, strict=True):
         words = zip(source.split(), changed.split(), strict=True)
-        assert 1 <= sum(old != new for old, new in words) <= 2  # a double letter may be exchanged with itself
+        assert 1 <= sum(old != new for old, new in words) <= 2  # a double letter may be swapped with itself
     for name in ("emoji", "number"):
         for text, source, reference in zip(
             sets[name].inserted, sets[name].data.sources, sets[name].data.references, strict=True

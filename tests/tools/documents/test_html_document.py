@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.decoding.segments import Segment
+from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 
 FRAGMENTS = (
     "<!--", "-->", "--!>", "->", "<!-->", "<!", "<?", "</", "<a ", "<b", "</a", "</p ", "<p>", " b=", "=", '"', "'",
@@ -153,6 +154,23 @@ def test_the_language_of_the_page_is_set() -> None:
         == "<html class=a lang=de xml:lang='de'>x"
     )
     assert fill(parse("<html lang='de-AT'>x", "html"), identity) == "<html lang='de-AT'>x"
+
+
+@pytest.mark.parametrize(
+    ("old", "language", "new"),
+    [
+        ("zh-Hans", "zh-Hant", "zh-Hant"),
+        ("zh-Hant-HK", "zh-Hant", "zh-Hant-HK"),
+        ("sr-Cyrl", "sr_Latn", "sr-Latn"),
+        ("pt", "pt_BR", "pt-BR"),
+        ("de_AT", "de", "de_AT"),
+        ("DE", "de", "DE"),
+        ("den", "de", "de"),
+    ],
+)
+def test_only_a_form_of_the_language_of_the_translation_is_kept(old: str, language: str, new: str) -> None:
+    document = parse_document(f"<html lang='{old}'>x", "html", DocumentOptions(language))
+    assert fill(document, identity) == f"<html lang='{new}'>x"
 
 
 @pytest.mark.parametrize(

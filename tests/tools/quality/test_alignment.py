@@ -189,7 +189,7 @@ def test_a_truncated_cache_entry_is_written_again(size: int, pairs: list[Pair], 
     assert entry.read_bytes() == content
 
 
-def test_exchanged_languages_are_refused_each_time(pairs: list[Pair], tmp_path: Path) -> None:
+def test_swapped_languages_are_refused_each_time(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = load(tmp_path, [(tgt, src) for src, tgt in pairs])
     for _ in range(2):  # the second call finds no cached report
         with pytest.raises(UserError, match=r"^data\.train: (.|\n)*swap src_lang"):

@@ -93,7 +93,7 @@ def make_changed_sets(data: EvaluationSet) -> Iterator[ChangedSet]:
 
 
 def misspell(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Return a source with wrong letters in up to `N_TYPOS` words: dropped, doubled, exchanged or replaced ones."""
+    """Return a source with wrong letters in up to `N_TYPOS` words: dropped, doubled, swapped or replaced ones."""
     words = [*_WORD.finditer(src)]
     for word in sorted(rng.sample(words, min(N_TYPOS, len(words))), key=lambda word: -word.start()):
         at = rng.randrange(word.start(), word.end() - 1)

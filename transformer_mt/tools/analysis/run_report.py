@@ -15,7 +15,7 @@ import yaml
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import choose_evenly
-from transformer_mt.data.data_config import DataConfig, Source
+from transformer_mt.data.data_config import DataConfig, Source, format_language_tag
 from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
@@ -60,8 +60,8 @@ def render_report(run: ReportedRun, sets: Sequence[Evaluation], notes: Sequence[
         "report.html",
         name=run.name,
         version=__version__,
-        src_lang=run.data.src_lang.replace("_", "-"),
-        tgt_lang=run.data.tgt_lang.replace("_", "-"),
+        src_lang=format_language_tag(run.data.src_lang),
+        tgt_lang=format_language_tag(run.data.tgt_lang),
         created=datetime.now().astimezone().isoformat(" ", timespec="minutes"),
         summary={**_summarize_scores(sets), **run.summary},
         cost=_list_cost(run),

@@ -28,7 +28,7 @@ class ModifierConfig(Section):
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair loses the punctuation at its end, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
-    """probability that a source has typing errors: exchanged, missing, double and wrong letters"""
+    """probability that a source has typing errors: swapped, missing, double and wrong letters"""
 
 
 # --- modifiers --------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def drop_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
 
 
 def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Exchange, drop, double or replace letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
+    """Swap, drop, double or replace letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
     graphemes: list[str] = _GRAPHEME.findall(src)
     letters = [i for i, grapheme in enumerate(graphemes) if unicodedata.category(grapheme[0]).startswith("L")]
     for i in rng.sample(letters, min(len(letters), max(1, len(letters) // LETTERS_PER_TYPO))):

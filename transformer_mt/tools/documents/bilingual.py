@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.data_config import format_language_tag, primary_language
 from transformer_mt.data.tmx import INLINE_MARKUP, find_code
 from transformer_mt.decoding.segments import Role
 from transformer_mt.tools.documents.document import (
@@ -19,7 +19,6 @@ from transformer_mt.tools.documents.document import (
     DocumentSegment,
     InlineToken,
     Replacement,
-    format_language_tag,
     make_segment,
     read_tag,
     render_text,
@@ -133,7 +132,8 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
                 line = text.count("\n", 0, node.start) + 1
                 _check_language("source", node.get("source-language", "srcLang"), options.source_language, line)
                 _check_language("target", node.get(attribute), options.language, line)
-                if (tag := read_tag(text, node.start, node.end)) is not None:
+                tag = read_tag(text, node.start, node.end)
+                if tag is not None and not node.get(attribute):
                     replacements += set_language(text, tag, [attribute], options.language)
             if node.tag in _SKIPPED:
                 i = node.last

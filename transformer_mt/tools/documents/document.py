@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from transformer_mt.data.characters import has_letters
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.data_config import format_language_tag, normalize_language
 from transformer_mt.decoding.segments import Element, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
 from transformer_mt.tools.markup.elements import Span, find_wordless_pairs, mark, pair_tags
@@ -427,16 +427,10 @@ def read_tag(document: str, start: int, end: int) -> Tag | None:
     return None if match is None else Tag(name, start, match.end(), attributes, match[0].endswith("/>"))
 
 
-def format_language_tag(code: str) -> str:
-    """Return a language code in the spelling of HTML and XML (BCP 47): pt-BR for pt_BR."""
-    return code.replace("_", "-")
-
-
 def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -> list[Replacement]:
     """Return replacements that set the language in attributes of a tag.
 
-    The first of the names is added if the tag has none of them. Another spelling of the language, such as de-AT for de,
-    is kept.
+    The first of the names is added if the tag has none of them. A form of the language, such as de-AT for de, is kept.
     """
     replacements: list[Replacement] = []
     language = format_language_tag(language)
@@ -444,7 +438,7 @@ def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -
     found = [each for each in tag.attributes if each.name in wanted]
     for attribute in found:
         value = document[attribute.start : attribute.end]
-        if primary_language(value.strip()) == primary_language(language):
+        if f"{normalize_language(value.strip())}-".startswith(f"{normalize_language(language)}-"):
             continue
         has_value = document[attribute.start - 1] in "\"'="
         replacements.append(Replacement(attribute.start, attribute.end, [language if has_value else f'="{language}"']))

@@ -328,7 +328,7 @@ KNOWN_SEARCH_KEYS = (
 
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
-    for key in config.stage_keys:
+    for key in config.active_stage_keys:
         yield (
             key,
             f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms; leave it out",

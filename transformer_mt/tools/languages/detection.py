@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from transformer_mt.data.data_config import WRITTEN_AS, primary_language
+from transformer_mt.data.data_config import WRITTEN_AS, format_language_tag, primary_language
 from transformer_mt.tools.languages.scripts import find_script, language_scripts
 
 if TYPE_CHECKING:
@@ -159,5 +159,5 @@ def language_name(code: str) -> str:
     name = _NAME_OF_CODE.get(primary_language(code))
     if name is None:
         return code
-    rest = code.replace("_", "-").partition("-")[2]
+    rest = format_language_tag(code).partition("-")[2]
     return f"{name} ({rest})" if rest else name

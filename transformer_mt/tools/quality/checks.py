@@ -314,11 +314,11 @@ def check_pairs(
     results = [metadata for _, metadata in runner(stage)]
     findings = _make_findings(checks, [metadata["affected"] for metadata in results], len(corpus))
     if (foreign := findings.get("language")) and foreign.severity is Severity.ERROR:
-        message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
+        message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or swapped?"
         findings["language"] = replace(foreign, message=message)
         if foreign.has_wrong_languages:
-            is_exchanged = describe_swapped_corpus(corpus, languages)
-            remedy = SWAP_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
+            is_swapped = describe_swapped_corpus(corpus, languages)
+            remedy = SWAP_REMEDY if is_swapped else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
     return [*findings.values()]
 

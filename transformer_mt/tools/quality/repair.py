@@ -129,7 +129,7 @@ def repair_sources(
         The numbers of each source, by name.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, its languages are exchanged, or most lines would be
+        UserError: The folder exists, the text cannot be read, its languages are swapped, or most lines would be
             removed.
     """
     if folder.exists():
