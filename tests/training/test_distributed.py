@@ -178,6 +178,17 @@ def test_two_processes_give_the_result_of_one_in_other_trainings(tiny: Path, set
     assert two == pytest.approx(one, rel=1e-3 if "precision=fp16" in settings else 1e-5)
 
 
+def test_pairs_may_be_longer_than_the_first_table_of_positions(tiny: Path) -> None:
+    """Rank 0 alone tries the longest batch before the training, so its table is longer."""
+    for language in ("en", "de"):
+        lines = (tiny / f"train.{language}").read_text(encoding="utf-8").splitlines()
+        long = " ".join([lines[0]] * 200)
+        (tiny / f"long.{language}").write_text("\n".join([*lines, long, ""]), encoding="utf-8")
+    files = "data.train={src: long.en, tgt: long.de}"
+    log = train(tiny, 2, "name=long", files, "data.max_length=1000")
+    assert "51 pairs" in log
+
+
 OWN_CACHE = """
 import os, sys
 sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")

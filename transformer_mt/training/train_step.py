@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from inspect import signature
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -245,11 +244,12 @@ def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParall
     PyTorch rebuilds the buckets after the first backward pass. This function runs one, so that a resumed training adds
     the gradients in the same order as an uninterrupted one.
     """
-    # Tables of positions are equal on all ranks, but their lengths need not be. Torch 2.13 renamed the option.
-    has_new_name = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    unsynced: dict[str, Any] = {"forward_sync_buffers" if has_new_name else "broadcast_buffers": False}
+    # The buffers are tables of positions: equal on all ranks, but of different lengths.
+    tables = [name for name, _ in batch_loss.named_buffers()]
+    ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # pyright: ignore[reportPrivateUsage]
+    ignore(batch_loss, tables)
     with translate_errors():
-        wrapped = DistributedDataParallel(batch_loss, gradient_as_bucket_view=True, **unsynced)
+        wrapped = DistributedDataParallel(batch_loss, gradient_as_bucket_view=True)
         wrapped(None)["loss"].backward()
     for parameter in batch_loss.parameters():
         parameter.grad = None
