@@ -35,7 +35,7 @@ def test_largest_exponent_does_not_overflow() -> None:
 def test_max_target_tokens() -> None:
     config = DecodingConfig(max_length_factor=1.5, max_length_offset=3)
     assert [config.max_target_tokens(tokens) for tokens in (0, 1, 2, 7)] == [3, 4, 6, 13]
-    assert DecodingConfig(min_length=300).max_target_tokens(5) == 300
+    assert DecodingConfig(min_length=300).max_target_tokens(5) == 301  # with EOS
 
 
 def test_method_name() -> None:

@@ -120,4 +120,4 @@ def test_a_search_continues_without_memory_for_a_larger_graph(make_model: MakeMo
     graphs = GraphModel(model, memory_bytes=1 << 30, capture=capture_once)
     found, wanted = (random_search(each, SRC, 3, n_positions=40) for each in (graphs, model))
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
-    assert n_captured > 1
+    assert 1 < n_captured <= 3  # once more after a sentence was dropped

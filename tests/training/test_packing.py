@@ -161,6 +161,9 @@ def test_batches_are_packed_only_where_the_kernel_runs(make_matching_model) -> N
     assert can_pack(wide, cuda)
     assert not can_pack(wide, torch.device("cpu"))
     assert not can_pack(narrow, cuda)
+    for key in ("encoder", "decoder"):
+        stack = getattr(wide, key).model_copy(update={"n_heads": 4})
+        assert not can_pack(wide.model_copy(update={key: stack}), cuda)
 
 
 def test_training_with_packed_batches_has_the_same_result(run_copy, tmt, monkeypatch: pytest.MonkeyPatch) -> None:

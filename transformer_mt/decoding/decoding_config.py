@@ -180,8 +180,8 @@ class DecodingConfig(Section):
         return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
 
     def max_target_tokens(self, source_tokens: int) -> int:
-        """Return the maximum length of a translation, EOS included. It is at least the minimum length."""
-        return max(int(self.max_length_factor * source_tokens) + self.max_length_offset, self.min_length)
+        """Return the maximum length of a translation, EOS included. A translation of minimum length can end."""
+        return max(int(self.max_length_factor * source_tokens) + self.max_length_offset, self.min_length + 1)
 
     def length_normalize(self, scores: ScoresT, length: int) -> ScoresT:
         """Divide the scores of hypotheses of this length, EOS included, by the length penalty, length^A."""

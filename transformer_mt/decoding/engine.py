@@ -195,7 +195,7 @@ class TorchEngine:
         """Return the alignment of each hypothesis, in order, with the words of its text."""
         word_indices = self.tokenizers.src.word_indices(texts)
         pairs = [
-            (source, words[: len(source)], hypothesis.ids)  # a long source was cut
+            (source, words, hypothesis.ids)
             for source, words, n_best in zip(sources, word_indices, hypotheses, strict=True)
             for hypothesis in n_best
         ]
@@ -237,7 +237,8 @@ def align_batch(
 ) -> list[WordAlignment]:
     """Align each word of each translation with the source word that it attends to most.
 
-    `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`). The attention weights
+    `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`), also of those that
+    were cut. The attention weights
     of a target token are those of the position that predicts it, averaged over heads, layers and models.
     """
     if not targets:
@@ -252,6 +253,7 @@ def align_batch(
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
         has_tag = bool(source) and tokenizers.src.is_tag_symbol(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
+        word_indices = word_indices[: len(source) - has_tag]  # a long source was cut
         n_tags = tokenizers.n_target_tags
         target = target[n_tags:]
         token_weights = pair_weights[n_tags : n_tags + len(target), first : first + len(word_indices)]

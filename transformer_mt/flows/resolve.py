@@ -166,8 +166,9 @@ def log_predicted_memory(config: Config, machine: Machine, model: Transformer, s
 
 
 def can_pack(model: ModelConfig, device: torch.device) -> bool:
-    """Return whether batches are packed: on CUDA, if the width of the heads is a multiple of 8, as the kernel needs."""
-    return device.type == "cuda" and model.d_head % 8 == 0
+    """Return whether batches are packed: on CUDA, if the width of each head is a multiple of 8, as the kernel needs."""
+    stacks = model.for_stack(model.encoder), model.for_stack(model.decoder)
+    return device.type == "cuda" and all(stack.d_head % 8 == 0 for stack in stacks)
 
 
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:

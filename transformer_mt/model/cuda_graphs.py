@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from threading import RLock
+from threading import Lock, RLock
 from typing import NamedTuple
 
 import torch
@@ -56,6 +56,7 @@ class GraphCache:
     def __init__(self, state: KVCache, release: Callable[[StepGraph], None]) -> None:
         self.state, self._release = state, release
         self.graph: StepGraph | None = None
+        self.has_memory = True  # for a larger graph
 
     def hold(self, graph: StepGraph | None) -> None:
         """Release the current graph and hold another. The state must have left the buffers of the current one."""
@@ -74,6 +75,7 @@ class GraphCache:
         """Keep only these sentences, in this order. [b']."""
         self.state.select(rows)
         self.hold(None)
+        self.has_memory = True
 
     def __del__(self) -> None:
         self.hold(None)
@@ -100,10 +102,11 @@ class GraphModel:
         state, n_hypotheses = cache.state, tokens.size(1)
         if state.position == 0:  # all sentences still have a single hypothesis
             return self.model.step(tokens, state)
-        if cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots:
+        is_full = cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots
+        if is_full and cache.has_memory:
             graph = self._load_graph(tokens, state) if self._can_capture else None
             if graph is None:
-                cache.graph = None  # not released, because the state stays in its buffers
+                cache.graph, cache.has_memory = None, False  # not released, because the state stays in its buffers
             else:
                 cache.hold(graph)
         return self.model.step(tokens, state) if cache.graph is None else cache.graph.step(tokens, state)
@@ -241,12 +244,13 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._lock = Lock()
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the kernels of a function that has run before. Other threads may use the GPU at the same time."""
-        with torch.cuda.device(self.device):
+        with self._lock, torch.cuda.device(self.device):
             graph = torch.cuda.CUDAGraph()
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
