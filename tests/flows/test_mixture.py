@@ -165,6 +165,34 @@ def test_a_run_with_other_tags_cannot_be_continued_from(folder: Path, tmt: Tmt) 
     assert_user_error(done, "runs/mt: ", "tag 2cs", "2de, 2fr")
 
 
+@pytest.mark.parametrize(
+    ("train", "key"),
+    [
+        ("{src: t.en, tgt: t.de}", "data.train.tag"),
+        ("[{name: a, src: t.en, tgt: t.de, tag: 2de}, {name: b, src: t.en, tgt: t.fr}]", "data.train.1.tag"),
+    ],
+)
+def test_all_pairs_need_a_tag_if_the_continued_run_does(folder: Path, tmt: Tmt, train: str, key: str) -> None:
+    assert_succeeded(tmt("train", write_config(folder), "train.max_steps=1", "validation.every=1"))
+    done = tmt("train", "mt.yaml", "name=next", "train.init_from=runs/mt", f"data.train={train}", "data.test={}")
+    assert_user_error(done, f"{key}: ", "2de, 2fr")
+    assert not Path("runs/next").exists()
+
+
+def test_given_files_are_scored_in_the_language_of_the_tag(folder: Path, tmt: Tmt) -> None:
+    """TER and BLEU of Chinese need other tokens than those of German."""
+    (folder / "t.zh").write_text("".join(f"{'红蓝绿白'[i % 4]}色\n" for i in range(64)), encoding="utf-8")
+    zh = {"name": "zh", "src": "t.en", "tgt": "t.zh", "tgt_lang": "zh", "tag": "2zh"}
+    de = {"name": "de", "src": "t.en", "tgt": "t.de", "tag": "2de"}
+    path = write_config(folder, train=[de, zh], validation=[de, zh], test={})
+    assert_succeeded(tmt("train", path, "train.max_steps=1", "validation.every=1"))
+    files = ("--src", "t.en", "--ref", "t.zh", "--tag", "2zh")
+    alone = assert_succeeded(tmt("evaluate", "runs/mt", *files, "--json"))
+    compared = assert_succeeded(tmt("evaluate", "runs/mt", "t.zh", *files, "--json"))
+    assert "tok:zh" in alone and "tok:zh" in compared
+    assert json.loads(alone)["tgt_lang"] == "zh"
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_a_small_source_may_have_no_split_off_validation_pairs(

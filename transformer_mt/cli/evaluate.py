@@ -225,6 +225,7 @@ def _compare_systems(args: Evaluate) -> None:
         args.src,
         args.ref,
         args.loading.checkpoint,
+        args.search.tag,
         args.load,
         args.text_kind.make_scorer(),
         DEFAULT_SHOWN if args.show is None else args.show,

@@ -124,14 +124,13 @@ def read_yaml(path: Path) -> Tree:
 def read_value(text: str, source: str) -> Value:
     """Parse one YAML value, such as that of a command-line override. Errors name `source`."""
     value = _parse(text, source)[0]
-    if isinstance(value, str) and " #" in text and " #" not in value:
-        raise UserError(f'{source}: YAML reads everything after " #" as a comment; put the value in quotes')
+    if text.lstrip().startswith("#") or (isinstance(value, str) and " #" in text and " #" not in value):
+        raise UserError(f'{source}: YAML reads everything after "#" as a comment; put the value in quotes')
     return value
 
 
 YAML_ADVICE = {
-    "'@'": " (put the value in quotes)",
-    "'`'": " (put the value in quotes)",
+    **dict.fromkeys(["'@'", "'`'", "alphabetic or numeric"], " (put the value in quotes)"),
     "expected ',' or": " (is a bracket or a quote not closed?)",
     "unexpected end of stream": " (a quote is not closed)",
     "'\\t'": " (indent with spaces, never with tabs)",

@@ -357,11 +357,6 @@ class DataConfig(Section):
         """Return whether every training source has a tag, so that every source sentence must have one."""
         return all(source.tag is not None for source in self.train_sources)
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Return the sources of all training pairs and held-out sets."""
-        return (*self.train_sources, *(source for _, source in self.iterate_held_out_sources()))
-
     def languages_of(self, tag: str | None) -> tuple[str, str]:
         """Return the languages of the first training source with this tag, or of the first one if `tag` is None.
 
@@ -388,10 +383,21 @@ class DataConfig(Section):
             or sources
         )
 
+    def iterate_sources(self) -> Iterator[tuple[KeyPath, Source]]:
+        """Yield the sources of all training pairs and held-out sets, each with its keys in the section."""
+        yield from _add_keys("train", self.train)
+        yield from self.iterate_held_out_sources()
+
     def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""
-        if isinstance(self.validation, tuple):
-            yield from ((("validation", number), source) for number, source in enumerate(self.validation))
-        elif self.validation is not None:
-            yield ("validation",), self.validation
+        if self.validation is not None:
+            yield from _add_keys("validation", self.validation)
         yield from ((("test", name), source) for name, source in self.test.items())
+
+
+def _add_keys(key: str, sources: Source | Sequence[Source]) -> Iterator[tuple[KeyPath, Source]]:
+    """Yield each source with its keys: `key` alone if there is a single source without a number."""
+    if isinstance(sources, Source):
+        yield (key,), sources
+    else:
+        yield from (((key, number), source) for number, source in enumerate(sources))

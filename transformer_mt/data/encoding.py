@@ -207,11 +207,11 @@ def encode_corpus(
     Raises `UserError` if the disk is full, or a process was killed.
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
-    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]
+    id_types = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit), *map(str, id_types)]
     encode = partial(encode_shard, corpus, tokenizers.to_dict(), limit)
     stage = Stage("encode", cache_dir, key, len(corpus.shards), encode)
     results = runner(stage)
-    id_types = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
     limit_counts = LengthLimitCounts()
     sides: tuple[list[SideArrays], list[SideArrays]] = ([], [])
     rows: list[Rows] = []

@@ -278,8 +278,8 @@ class Config(Section):
             yield ("decoding", "tag"), self.decoding.tag
 
     def list_missing_tags(self) -> Iterator[KeyPath]:
-        """Yield the key of each held-out source without a tag."""
-        yield from (("data", *keys, "tag") for keys, source in self.data.iterate_held_out_sources() if not source.tag)
+        """Yield the key of each source without a tag."""
+        yield from (("data", *keys, "tag") for keys, source in self.data.iterate_sources() if not source.tag)
 
     def _tag_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield tags that the training pairs lack, and tags that are missing although each training pair has one."""
@@ -477,7 +477,7 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         raise UserError(
             f"{run.path}: this run was created with other settings:\n{changes}\n"
             f"resume with the settings of the run: tmt train --config {quote(str(run.config))}\n"
-            "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
+            "or choose another name (name=...), or start over with tmt train --restart (the old run is moved aside)"
         )
     for key in free:
         log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")

@@ -229,9 +229,13 @@ def describe_system(translator: Translator) -> str:
     return f"{translator.config.method}, step {steps}, {translator.engine.name}"
 
 
-def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
-    """Return the scorer of runs. Raises `UserError` unless all runs are scored in the same way."""
-    scorers = {run.path: Scorer.from_config(config.scoring, config.data.tgt_lang) for run, config in configs.items()}
+def make_shared_scorer(configs: Mapping[RunFolder, Config], tag: str | None) -> Scorer:
+    """Return the scorer of runs for texts with a tag; None: with `decoding.tag`.
+
+    Raises `UserError` unless all runs know the tag and are scored in the same way.
+    """
+    languages = {run: config.data.languages_of(tag or config.decoding.tag) for run, config in configs.items()}
+    scorers = {run.path: Scorer.from_config(config.scoring, languages[run][1]) for run, config in configs.items()}
     first, *others = scorers
     ours = asdict(scorers[first])
     keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}

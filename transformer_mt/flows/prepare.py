@@ -94,7 +94,7 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
     encoded_train = encode_training(config, train, tokenizers, runner)
     encoded_validation = encode_validation(config, validation, tokenizers, runner)
     notes: Sequence[str] = ()
-    if not all(source.builtin for source in config.data.sources):  # the built-in corpus has no duplicates
+    if not all(source.builtin for _, source in config.data.iterate_sources()):  # the built-in corpus has no duplicates
         from transformer_mt.tools.quality.checks import describe_duplicates_and_overlap
 
         languages, cache_dir = (config.data.src_lang, config.data.tgt_lang), Path(config.data.cache_dir)

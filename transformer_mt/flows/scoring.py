@@ -16,6 +16,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from transformer_mt.data.text_files import find_structure, read_aligned_files
+from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import (
@@ -87,9 +88,10 @@ class RunEvaluation:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
         run = translator.runs[0].folder
         config = configuration.load_run(run)
-        scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+        provenance = translator.provenance()
+        scorer = Scorer.from_config(config.scoring, provenance.tgt_lang if self.files else config.data.tgt_lang)
         if self.files:
-            test_sets = [self._read_files(*self.files, config, scorer)]
+            test_sets = [self._read_files(*self.files, provenance, scorer)]
         else:
             test_sets = [read_set(run, config, name, warnings.warn) for name in self._choose_sets(config)]
         if self.tag is not None:
@@ -111,13 +113,12 @@ class RunEvaluation:
         }
         return header, (evaluate_set(each, translator, self.output, robustness=self.robustness) for each in test_sets)
 
-    def _read_files(self, src: Path, ref: Path, config: Config, scorer: Scorer) -> EvaluationSet:
-        """Read the files. Warn if they are in other languages than the run."""
+    def _read_files(self, src: Path, ref: Path, provenance: ModelProvenance, scorer: Scorer) -> EvaluationSet:
+        """Read the files. Warn if they are in other languages than the model translates."""
         sources, references = _read_texts(src, ref)
-        data = config.data
         _warn_about_texts({}, ref, references, scorer)
-        languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
-        if not others:
+        languages = provenance.src_lang, provenance.tgt_lang
+        if not provenance.src_langs:
             if describe_swapped_sides(languages, sources, references):
                 log("tmt: warning: --src and --ref seem to be swapped")
                 return EvaluationSet(str(src), sources, references, scorer)
@@ -194,6 +195,7 @@ def compare(
     src: Path | None,
     ref: Path,
     checkpoint: str,
+    tag: str | None,
     load: Callable[[Path], Translator],
     file_scorer: Scorer,
     n_shown: int,
@@ -202,7 +204,7 @@ def compare(
     configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
     for run in configs:
         run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
-    scorer = make_shared_scorer(configs) if configs else file_scorer
+    scorer = make_shared_scorer(configs, tag) if configs else file_scorer
     runs = {run.path for run in configs}
     paths = [ref, *([src] if src else []), *(path for path in systems if path not in runs)]
     texts = dict(zip(paths, _read_texts(*paths), strict=True))
