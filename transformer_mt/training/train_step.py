@@ -79,6 +79,8 @@ class BatchLoss(nn.Module):
     def __init__(self, model: Transformer, config: LossConfig, machine: Machine) -> None:
         super().__init__()
         self.model, self.config, self.machine = model, config, machine
+        # read by `DistributedDataParallel`: tables of positions are equal on all ranks, but of different lengths
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
         is_cast = machine.device.type == "cuda" and machine.precision != "fp32" and not model.is_compiled
         self.cast_weights = (
             WeightCast((*model.encoder.layers, *model.decoder.layers), machine.dtype) if is_cast else nullcontext
@@ -244,10 +246,6 @@ def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParall
     PyTorch rebuilds the buckets after the first backward pass. This function runs one, so that a resumed training adds
     the gradients in the same order as an uninterrupted one.
     """
-    # The buffers are tables of positions: equal on all ranks, but of different lengths.
-    tables = [name for name, _ in batch_loss.named_buffers()]
-    ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # pyright: ignore[reportPrivateUsage]
-    ignore(batch_loss, tables)
     with translate_errors():
         wrapped = DistributedDataParallel(batch_loss, gradient_as_bucket_view=True)
         wrapped(None)["loss"].backward()
