@@ -329,3 +329,24 @@ def test_a_tag_before_the_target_needs_such_tags_in_the_run(brief_run: str, tmt:
     command = ("init", table, "--from", brief_run, "--tag", "en:fr", "--extend-vocabulary", "50", "--out", "tuned.yaml")
     assert_user_error(tmt(*command), "--tag en:fr")
     assert not [*Path().glob("tuned*")]
+
+
+def edit_run(path: str, **sections: Any) -> None:
+    """Change settings in the configuration of a run. A section is merged."""
+    config = RunFolder(Path(path)).config
+    values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    for name, value in sections.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) else value
+    config.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
+TUNE = ("--tag", "2de", "--out", "tuned.yaml")
+
+
+def test_names_of_any_form_are_quoted(brief_run: str, tmt: Tmt) -> None:
+    names = ["news, 2020", "wmt #14: x"]
+    validation = [{**source, "name": name} for source, name in zip(NAMED, names, strict=True)]
+    edit_run(brief_run, data={"validation": validation, "test": {name: {"tag": "2de", **OLD} for name in names}})
+    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
+    config = load(Path("tuned.yaml"))
+    assert [*config.data.test] == [*config.validation.gate] == [f"old-{name}" for name in names]

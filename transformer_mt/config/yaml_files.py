@@ -310,7 +310,7 @@ def render_value(value: object) -> str:
     """Render a plain value in one line. Quotes text that any YAML reader could take for another type."""
     if isinstance(value, Mapping):
         items = cast(Mapping[str, object], value).items()
-        return f"{{{', '.join(f'{key}: {render_value(item)}' for key, item in items)}}}"
+        return f"{{{', '.join(f'{render_value(key)}: {render_value(item)}' for key, item in items)}}}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(render_value, cast(Sequence[object], value)))}]"
     if isinstance(value, str):

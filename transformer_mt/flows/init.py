@@ -516,7 +516,7 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
 
 def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
     for setting in settings:
-        start = f"{setting.key}:" if setting.key else "-"
+        start = f"{render_value(setting.key)}:" if setting.key else "-"
         if setting.children:
             yield start, setting.reason
             yield from ((f"  {entry}", reason) for entry, reason in _list_entries(setting.children))
