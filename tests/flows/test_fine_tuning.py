@@ -350,3 +350,25 @@ def test_names_of_any_form_are_quoted(brief_run: str, tmt: Tmt) -> None:
     assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
     config = load(Path("tuned.yaml"))
     assert [*config.data.test] == [*config.validation.gate] == [f"old-{name}" for name in names]
+
+
+BROKEN = [("red\nblue", "rot blau"), ("green", "grün\r\nweiß"), ("white", "weiß")]
+JOINED = [("red blue", "rot blau"), ("green", "grün weiß"), ("white", "weiß")]
+
+
+def write_broken_table(kind: str) -> str:
+    """Write a table with line breaks inside cells."""
+    lines = [json.dumps({"en": src, "de": tgt}) for src, tgt in BROKEN]
+    if kind == "csv":
+        lines = ["en,de", *(f'"{src}","{tgt}"' for src, tgt in BROKEN)]
+    Path(f"broken.{kind}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+    return f"broken.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_line_breaks_in_new_and_replayed_cells_become_spaces(kind: str, brief_run: str, tmt: Tmt) -> None:
+    table = write_broken_table(kind)
+    edit_run(brief_run, data={"train": {"table": table, "tag": "2de"}, "validation": NAMED[:1]})
+    assert_succeeded(tmt("init", table, "--from", brief_run, *TUNE))
+    new, old = load_split(load(Path("tuned.yaml")), "train").split_sources()
+    assert {*new} == {*JOINED} and [*old] == JOINED

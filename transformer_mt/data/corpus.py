@@ -58,6 +58,11 @@ def serialize_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
     return "".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode()
 
 
+def make_line(text: str) -> str:
+    """Return a sentence as a line of a text file. Line breaks in it, as in cells of tables, become spaces."""
+    return text.replace("\r\n", " ").replace("\n", " ") + "\n"
+
+
 class TableWriter(ExitStack):
     """Writes a table, and hashes its text: `hasher` has the SHA-256 of the pairs so far. A context manager."""
 

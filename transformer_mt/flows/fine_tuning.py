@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt.config.yaml_files import render_value
-from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
+from transformer_mt.data.corpus import ParallelCorpus, make_line, split_off_validation
 from transformer_mt.data.data_config import DataConfig, Direction, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.text_files import Pair
@@ -162,7 +162,7 @@ def _write_pairs(folder: Path, new: Splits, known: Splits, n_copies: int) -> Non
     """Write the text files. The new pairs are repeated `n_copies` times in the training text."""
     for part in chain(*new, *known):
         for suffix, lines in zip(("src", "tgt"), zip(*part.pairs, strict=True), strict=True):
-            text = "".join(f"{line}\n" for line in lines)
+            text = "".join(map(make_line, lines))
             write_text(folder / f"{part.file}.{suffix}", text * (n_copies if part in new.train else 1))
 
 

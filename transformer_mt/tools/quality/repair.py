@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Literal, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.corpus import ParallelCorpus, make_line
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, primary_language
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -25,7 +24,6 @@ from transformer_mt.tools.quality.signals import normalize_spaces
 
 SINGLE_SOURCE = "train"  # name in messages, and of the text files, if `data.train` is one source
 CHANGES = "changes.tsv"
-_LINE_BREAK = re.compile(r"\r?\n")  # in a cell of a table
 MIN_KEPT = 0.5  # of the lines; a repair that leaves fewer is refused
 ADDED_FILTERS = (
     "normalize",
@@ -197,7 +195,7 @@ def repair_source(name: str, files: list[FilePair], src_path: Path, tgt_path: Pa
             for file, rows in zip(files, paired, strict=True):
                 lines = file[side].lines
                 kept: list[int] = rows[side].tolist()
-                output.writelines(f"{_LINE_BREAK.sub(' ', lines[row])}\n" for row in kept)
+                output.writelines(make_line(lines[row]) for row in kept)
     counts.n_pairs = sum(rows.shape[1] for rows in paired)
     n_lines = min(counts.n_src, counts.n_tgt)
     if counts.n_pairs < MIN_KEPT * n_lines:
