@@ -12,7 +12,7 @@ import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.flows.configuration import load, load_run
+from transformer_mt.flows.configuration import Config, flatten, load, load_run
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.metrics_logger import read_metrics
@@ -341,17 +341,6 @@ def edit_run(path: str, **sections: Any) -> None:
 
 
 TUNE = ("--tag", "2de", "--out", "tuned.yaml")
-
-
-def test_names_of_any_form_are_quoted(brief_run: str, tmt: Tmt) -> None:
-    names = ["news, 2020", "wmt #14: x"]
-    validation = [{**source, "name": name} for source, name in zip(NAMED, names, strict=True)]
-    edit_run(brief_run, data={"validation": validation, "test": {name: {"tag": "2de", **OLD} for name in names}})
-    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
-    config = load(Path("tuned.yaml"))
-    assert [*config.data.test] == [*config.validation.gate] == [f"old-{name}" for name in names]
-
-
 BROKEN = [("red\nblue", "rot blau"), ("green", "grün\r\nweiß"), ("white", "weiß")]
 JOINED = [("red blue", "rot blau"), ("green", "grün weiß"), ("white", "weiß")]
 
@@ -372,3 +361,90 @@ def test_line_breaks_in_new_and_replayed_cells_become_spaces(kind: str, brief_ru
     assert_succeeded(tmt("init", table, "--from", brief_run, *TUNE))
     new, old = load_split(load(Path("tuned.yaml")), "train").split_sources()
     assert {*new} == {*JOINED} and [*old] == JOINED
+
+
+def test_old_test_sets_keep_their_languages(brief_run: str, tmt: Tmt) -> None:
+    edit_run(brief_run, data={"test": {"norwegian": {"tag": "2no", "tgt_lang": "no", **NEW}}})
+    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
+    source = load(Path("tuned.yaml")).data.test["old-norwegian"]
+    assert (source.tag, source.tgt_lang) == ("2no", "no")
+
+
+MACHINE = {
+    "runs_dir": "/elsewhere",
+    "device": "cuda",
+    "precision": "bf16",
+    "compile": "layers",
+    "threads": 64,
+    "data": {"cache_dir": "/elsewhere"},
+    "batches": {"packed_positions": 9999},
+    "train": {"cuda_graphs": True, "waiting": "active"},
+}
+
+
+def test_no_settings_of_the_machine_of_the_run_are_taken(brief_run: str, tmt: Tmt) -> None:
+    edit_run(brief_run, **MACHINE)
+    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
+    tuned = flatten(load(Path("tuned.yaml")))
+    default = flatten(Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": OLD}}))
+    keys = [f"{key}.{inner}" for key, value in MACHINE.items() if isinstance(value, dict) for inner in value]
+    for key in (*keys, *(key for key, value in MACHINE.items() if not isinstance(value, dict))):
+        assert tuned[key] == default[key], key
+
+
+def test_few_pairs_without_old_ones_have_no_test_set(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(("red", "rot"))
+    validation = write_pairs(("blue", "blau"), name="valid.tsv")
+    gone = {"src": "gone.en", "tgt": "gone.de", "tag": "2de"}
+    edit_run(brief_run, data={"train": gone, "validation": NAMED[:1], "test": {"x": gone}})
+    done = tmt("init", table, "--from", brief_run, "--validation", validation, *TUNE)
+    assert "gone.en" in done.stderr
+    assert_succeeded(done)
+    assert load(Path("tuned.yaml")).data.test == {}
+
+
+def test_a_single_old_validation_pair_is_no_test_set(brief_run: str, tmt: Tmt) -> None:
+    one = {"name": "one", "tag": "2de", "table": write_pairs(("red", "rot"), name="one.tsv")}
+    edit_run(brief_run, data={"validation": [one, NAMED[1]]})
+    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
+    config = load(Path("tuned.yaml"))
+    assert [*config.data.test] == ["old-no"] and {"old-one", "old-no"} == config.validation.gate.keys()
+
+
+def test_names_of_any_form_are_quoted(brief_run: str, tmt: Tmt) -> None:
+    names = ["news, 2020", "wmt #14: x"]
+    validation = [{**source, "name": name} for source, name in zip(NAMED, names, strict=True)]
+    edit_run(brief_run, data={"validation": validation, "test": {name: {"tag": "2de", **OLD} for name in names}})
+    assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
+    config = load(Path("tuned.yaml"))
+    assert [*config.data.test] == [*config.validation.gate] == [f"old-{name}" for name in names]
+
+
+@pytest.mark.parametrize("replay", [("--replay", "t.en", "t.de"), ()])
+def test_tags_that_no_pairs_have_are_named(replay: tuple[str, ...], brief_run: str, tmt: Tmt) -> None:
+    edit_run(brief_run, data={"train": NAMED})
+    done = tmt("init", write_pairs(*list_new_pairs()), "--from", brief_run, *replay, *TUNE)
+    assert_succeeded(done)
+    assert ("2no" in done.stderr) == bool(replay)
+
+
+def test_pairs_without_a_translation_are_refused(brief_run: str, tmt: Tmt) -> None:
+    done = tmt("init", write_pairs(("red", ""), ("blue", " ")), "--from", brief_run, *TUNE)
+    assert_user_error(done, "new.tsv", "empty side")
+    assert not [*Path().glob("tuned*")]
+
+
+@pytest.mark.parametrize("option", ["--validation", "--test", "--replay"])
+def test_swapped_files_of_an_option_are_refused(option: str, brief_run: str, tmt: Tmt) -> None:
+    write_quickstart_pairs(200)
+    done = tmt("init", write_pairs(("red", "rot")), "--from", brief_run, option, "q.de", "q.en", *TUNE)
+    assert_user_error(done, "q.de: ", "swap")
+
+
+@pytest.mark.parametrize(("tag", "decoding_tag"), [("2no", None), ("2xx", "2de"), ("2xx", None)])
+def test_replay_has_a_tag_that_the_run_knows(tag: str, decoding_tag: str | None, brief_run: str, tmt: Tmt) -> None:
+    edit_run(brief_run, decoding={"tag": decoding_tag})
+    command = ("init", write_pairs(*list_new_pairs()), "--from", brief_run, "--replay", "t.en", "t.no")
+    done = tmt(*command, "--extend-vocabulary", "9", "--tag", tag, "--out", "tuned.yaml")
+    is_refused = tag == "2xx" and decoding_tag is None
+    assert_user_error(done, "decoding.tag" if is_refused else "kind word")  # whose vocabulary cannot be extended

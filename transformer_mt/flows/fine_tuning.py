@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from transformer_mt.config.yaml_files import render_value
 from transformer_mt.data.corpus import ParallelCorpus, make_line, split_off_validation
-from transformer_mt.data.data_config import DataConfig, Direction, NamedSource, Source, TrainSource, tag_error
-from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.data_config import Direction, NamedSource, Source, TrainSource, is_known_tag, tag_error
+from transformer_mt.data.sources import DESCRIPTIVE_KEYS, load_corpus
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.configuration import Config, DataSection
 from transformer_mt.flows.export import make_record, write_weights_run
 from transformer_mt.flows.init import InitialConfig, Setting, check_config_path, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
@@ -27,7 +27,7 @@ from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_
 from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
-from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_sides
+from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_corpus
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -50,6 +50,7 @@ TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
 NEW, OLD = "new", "old"
+MACHINE_KEYS = ("runs_dir", "device", "precision", "compile", "threads")  # reset: the author may not be trusted
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,10 @@ def write_fine_tuning_config(
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
-    lines = [*zip(*new.train[0].pairs[:MAX_DETECTED], strict=True)]
-    if problem := describe_swapped_sides(direction[:2], *lines):
-        raise UserError(
-            f"{given.train[0]}: {problem}; swap the files (or --columns), because {run.path} translates from "
-            f"{direction.src_lang} to {direction.tgt_lang}"
-        )
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
     if given.replay:
         old_files = replace(given, train=given.replay, validation=(), test=())
-        tag = old.decoding.tag
-        known = _read_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
+        known = _read_pairs(old, OLD, old_files, _find_replay_direction(old, run, given.tag))
     else:
         try:
             known = _sample_known_pairs(old)
@@ -129,9 +123,13 @@ def write_fine_tuning_config(
             known = Splits([], [], [])
             reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
             warnings.append(f"the model may forget: {reason}")
+    tags = {part.keys.get("tag") for part in (*new.train, *known.train)}
+    if lost := [tag for tag in old.data.tags if tag not in tags]:
+        warnings.append(f"the new run will not translate with the tags {', '.join(lost)}, because no pairs have them")
     start = RunFolder(folder / START) if is_extended else run
     path = render_value(os.path.relpath(run.config, output.parent))
-    base = f"base: {path}  # model, tokenizers, and all settings not below\n"
+    base = f"base: {path}  # model, tokenizers, and all settings not below\n# not those of the run's machine:\n"
+    base += "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
@@ -145,7 +143,7 @@ def write_fine_tuning_config(
         validation_reason = "the new pairs, and held-out old ones"
         new = new._replace(validation=[new.train[0]._replace(file=f"{NEW}-valid")])
     settings = [*_choose_settings(old, start, folder, new, known, validation_reason, is_extended=is_extended)]
-    text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
+    text = f"# Fine-tuning of {run.path}, written by `tmt init`.\n\n{base}{render(settings, [])}"
     if given.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
         _write_start(run, start, [*new.train, *known.train], direction, new_source, given.extend_vocabulary)
@@ -186,7 +184,8 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
     """Return the direction of pairs that may have a new language. A new target language gets a tag of its name."""
     data = old.data
     tag = given.tag
-    languages = data.languages_of(tag) if tag in data.tags else (data.src_lang, data.tgt_lang)
+    is_known = tag is not None and is_known_tag(tag, data.tags)
+    languages = data.languages_of(tag) if is_known else (data.src_lang, data.tgt_lang)
     src, tgt = given.src_lang or languages[0], given.tgt_lang or languages[1]
     if tag is None and tgt not in _list_languages(old)[1]:
         tag = tgt
@@ -198,6 +197,18 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
     if data.needs_tag and tag is None:
         raise tag_error(None, data.tags)
     return Direction(src, tgt, tag)
+
+
+def _find_replay_direction(old: Config, run: RunFolder, tag: str | None) -> Direction:
+    """Return the direction of `--replay`: of `--tag` if the run knows it, else of `decoding.tag`.
+
+    Raises `UserError` if the pairs need a tag, and there is none of these.
+    """
+    tags = ", ".join(old.data.tags)
+    found = next((each for each in (tag, old.decoding.tag) if each and is_known_tag(each, old.data.tags)), None)
+    if found is None and old.data.needs_tag:
+        raise UserError(f"--replay: the old pairs need a tag: set decoding.tag in {run.config} to one of {tags}")
+    return Direction(*old.data.languages_of(found), found)
 
 
 def _list_languages(old: Config) -> tuple[set[str], set[str]]:
@@ -268,7 +279,13 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
 
     def load(files: Sequence[Path]) -> ParallelCorpus:
         source = choose_source(files, given.columns, direction[:2]).source
-        return load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=given.max_bad_rows)
+        corpus = load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=given.max_bad_rows)
+        if problem := describe_swapped_corpus(corpus, direction[:2]):
+            raise UserError(
+                f"{files[0]}: {problem}; swap the files (or --columns), because the run translates from "
+                f"{direction.src_lang} to {direction.tgt_lang}"
+            )
+        return corpus
 
     train = load(given.train)
     held_out: dict[str, ParallelCorpus] = {}
@@ -287,9 +304,12 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
     def make(part: str, pairs: Iterable[Pair]) -> SourcePairs:
         return SourcePairs(name, f"{name}-{part}", [*pairs], keys)
 
-    kept = [pair for pair in train if pair[0] not in held_out_src and pair[1] not in held_out_tgt]
+    full = (pair for pair in train if all(map(str.strip, pair)))
+    kept = [pair for pair in full if pair[0] not in held_out_src and pair[1] not in held_out_tgt]
     if not kept:
-        raise UserError(f"{given.train[0]}: every pair has a sentence of the validation or test files; pass others")
+        raise UserError(
+            f"{given.train[0]}: each pair has an empty side, or a sentence of the validation or test files; pass others"
+        )
     return Splits(
         [make("train", kept)],
         *([make(part, held_out[part])] if part in held_out else [] for part in ("valid", "test")),
@@ -303,23 +323,22 @@ def _sample_known_pairs(old: Config) -> Splits:
         UserError: They cannot be read.
     """
     data = old.data
-    train = _sample("train", load_split(old, "train"), data, data.train_sources, N_REPLAYED)
+    train = _sample("train", load_split(old, "train"), data.train_sources, N_REPLAYED)
     n_held_out = N_OLD_VALIDATION * len(data.validation_sources) * (1 if data.test else 2)
-    validation = _sample("valid", load_split(old, "validation"), data, data.validation_sources, n_held_out)
+    validation = _sample("valid", load_split(old, "validation"), data.validation_sources, n_held_out)
     test = [
         part._replace(name=f"{OLD}-{name}")
         for name, source in data.test.items()
-        for part in _sample(f"test-{name}", load_split(old, name), data, [source], N_HELD_OUT)
+        for part in _sample(f"test-{name}", load_split(old, name), [source], N_HELD_OUT)
     ]
     if not test:
-        test = [part._replace(file=part.file.replace("valid", "test"), pairs=part.pairs[1::2]) for part in validation]
+        divided = [part for part in validation if len(part.pairs) > 1]
+        test = [part._replace(file=part.file.replace("valid", "test"), pairs=part.pairs[1::2]) for part in divided]
         validation = [part._replace(pairs=part.pairs[::2]) for part in validation]
     return Splits(train, validation, test)
 
 
-def _sample(
-    name: str, corpus: ParallelCorpus, data: DataConfig, sources: Sequence[Source], size: int
-) -> list[SourcePairs]:
+def _sample(name: str, corpus: ParallelCorpus, sources: Sequence[Source], size: int) -> list[SourcePairs]:
     """Return about `size` pairs of a corpus, equally many of each source. A source of weight 0 is left out."""
     texts = corpus.split_sources()
     found: list[SourcePairs] = []
@@ -327,11 +346,9 @@ def _sample(
         weight = 1.0 if not isinstance(source, TrainSource) or source.weight is None else source.weight
         if len(text) and weight:  # validation pairs that were split off need not come from every source
             own_name = _name_old_source(source)
-            src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
-            languages = {"src_lang": src_lang, "tgt_lang": tgt_lang} if len(texts) > 1 else {}
-            tag = {"tag": source.tag} if source.tag else {}
+            keys = source.model_dump(include={*DESCRIPTIVE_KEYS}, exclude_none=True)
             pairs = [*text.select_evenly(size // len(texts))]
-            found.append(SourcePairs(own_name, f"{OLD}-{name}-{number}", pairs, {**languages, **tag}))
+            found.append(SourcePairs(own_name, f"{OLD}-{name}-{number}", pairs, keys))
     return found
 
 
@@ -361,7 +378,8 @@ def _choose_settings(
     validation = list_sources([*new.validation, *known.validation])
     yield Setting("data", "validation", None, validation_reason, validation)
     tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
-    yield Setting("data", "test", None, "scored at the end, and with the weights of the start", tests)
+    yield Setting("data", "test", {}, "scored at the end, and with the weights of the start" if tests else "", tests)
+    yield Setting("data", "cache_dir", DataSection.model_fields["cache_dir"].default, "")
     n_new = len(new.train[0].pairs)
     n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (EXTENSION_STEP_FACTOR if is_extended else 1)
     n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))
@@ -380,6 +398,7 @@ def _choose_settings(
         Setting("model", "freeze", freeze, "without parts that new symbols train"),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
+        Setting("batches", "packed_positions", "auto", "not those of the run's GPU"),
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
@@ -389,6 +408,8 @@ def _choose_settings(
         Setting("train", "init_from", str(run.path), "the weights to start from"),
         Setting("train", "max_steps", n_steps, f"for {n_new:,} new pairs"),
         Setting("train", "max_epochs", None, ""),
+        Setting("train", "waiting", "auto", ""),
+        Setting("train", "cuda_graphs", False, ""),
         Setting("train", "log_every", max(1, n_steps // 20), ""),
         Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
         Setting("validation", "metric", "chrf++", ""),
