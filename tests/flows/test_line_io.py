@@ -32,6 +32,7 @@ from transformer_mt.flows.line_io import (
     check_same_length,
     decode_argument,
     group_windows,
+    is_complete,
     open_output,
     read_input,
 )
@@ -100,6 +101,18 @@ def test_an_interruption_keeps_complete_windows(
     assert json.loads((tmp_path / "g.part.json").read_text())["lines"] == 10
     advice = "contains 10 finished lines; the same command with --resume continues after them"
     assert capsys.readouterr().err == f"tmt: {tmp_path}/g.part {advice}\n"
+
+
+def test_an_old_output_is_not_complete_after_an_early_interruption(tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    path.write_text("earlier")
+    for error, is_old in ((UserError("bad line"), False), (KeyboardInterrupt(), True), (SystemExit(143), True)):
+        with pytest.raises(type(error)):
+            process(path, stop_after=0, error=error)
+        assert is_complete(path) != is_old
+    process(path, resume=True)
+    assert is_complete(path) and path.read_text() == upper(LINES)
+    assert names(tmp_path) == ["g"]
 
 
 def test_resume_continues_after_the_last_recorded_window(interrupted: Path) -> None:

@@ -288,7 +288,8 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             output.save_progress()
             yield output
         except BaseException as error:  # also SystemExit, which a signal raises
-            _keep_finished_lines(output, part, record, is_interrupted=not isinstance(error, Exception))
+            is_interrupted = not isinstance(error, Exception)
+            _keep_finished_lines(output, part, record, is_interrupted, has_old_output=path.exists())
             raise
         part.replace(path)
     record.unlink(missing_ok=True)
@@ -335,7 +336,9 @@ def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> F
     return saved
 
 
-def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_interrupted: bool) -> None:
+def _keep_finished_lines(
+    output: LineOutput, part: Path, record: Path, is_interrupted: bool, *, has_old_output: bool
+) -> None:
     done = output.finished
     output.file.truncate(done.bytes)  # removes an incomplete window
     if done.lines:
@@ -344,9 +347,11 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_int
         if is_interrupted or done.lines > output.start.lines:  # not if the command was refused
             log(f"tmt: {part} contains {done.lines:,} finished line{'' if done.lines == 1 else 's'}{advice}")
     else:
-        part.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
-        if is_interrupted and output.record:
+        is_resumable = is_interrupted and output.record is not None
+        if not (is_resumable and has_old_output):  # else `is_complete` would take the old output for the new one
+            part.unlink(missing_ok=True)
+        if is_resumable:
             log(f"tmt: stopped before the first window (up to {WINDOW_LINES:,} lines) was finished; nothing is kept")
 
 
