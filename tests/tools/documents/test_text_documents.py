@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gettext
 import itertools
 import json
@@ -144,6 +145,41 @@ def test_po_messages_with_escapes_are_translated_or_kept(escape: str, is_read: b
     translated = fill(parse(text, "po"), upper)
     assert translated.splitlines()[1] == (f'msgstr "{escaped}"' if is_read else 'msgstr ""')
     assert translated.splitlines()[-1] == 'msgstr[1] "DOGS"'
+
+
+_HEADER = {"Content-Type": "text/plain; charset=UTF-8", "Language": "", "Plural-Forms": "nplurals=2; plural=(n != 1);"}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("is_wrapped", [True, False])
+@pytest.mark.parametrize("charset", ["UTF-8", "CHARSET"])
+@pytest.mark.parametrize("names", [*itertools.permutations(_HEADER), ["Content-Type"], ["Plural-Forms"]])
+def test_po_headers_get_the_language_and_encoding(
+    names: list[str], charset: str, is_wrapped: bool, newline: str
+) -> None:
+    """`xgettext` writes templates with the encoding CHARSET, and with an empty language or none."""
+    fields = [f"{name}: {_HEADER[name].replace('UTF-8', charset)}\\n" for name in names]
+    strings = f'""{newline}' + newline.join(f'"{each}"' for each in fields) if is_wrapped else f'"{"".join(fields)}"'
+    text = f'msgid ""{newline}msgstr {strings}{newline}{newline}msgid "Dog"{newline}msgstr ""{newline}'
+    translated = fill(parse(text, "po"), upper)
+    found = polib.pofile(translated)
+    assert found.metadata == {name: _HEADER[name] for name in names} | {"Language": "de"}
+    assert found[0].msgstr == "DOG"
+    assert fill(parse(translated, "po"), upper) == translated
+
+
+@pytest.mark.parametrize("header", ["", 'msgid ""\nmsgstr ""\n\n'])
+def test_po_without_a_header_gets_none(header: str) -> None:
+    text = header + 'msgid "Dog"\nmsgstr "{}"\n'
+    assert fill(parse(text.format(""), "po"), upper) == text.format("DOG")
+
+
+def test_a_truncated_po_file_is_refused_or_read() -> None:
+    lines = PO.splitlines(keepends=True)
+    for n in range(len(lines)):
+        for text in ("".join(lines[:n]), "".join(lines[n:])):
+            with contextlib.suppress(DocumentError):
+                polib.pofile(fill(parse(text, "po"), upper) + "\n")
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -383,6 +419,19 @@ def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
     assert translated.partition("<v Bob>")[0] == VTT.partition("<v Bob>")[0]
 
 
+@pytest.mark.parametrize("space", [" ", "\t", "  "])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("cue", ["{}\nThe<00:01.500><c> dog</c>", "A dog\n{}", "A dog\n{}\nsleeps", "- A\n{}\n- B"])
+def test_lines_of_white_space_do_not_end_a_cue_of_webvtt(cue: str, newline: str, space: str) -> None:
+    """Automatic captions have such lines."""
+    text = f"WEBVTT\n\n00:01.000 --> 00:02.000\n{cue.format(space)}\n\nNOTE x\n\n".replace("\n", newline)
+    written = cue.format(space).upper().replace("<C>", "<c>").replace("</C>", "</c>")
+    translated = fill(parse(text, "vtt"), upper)
+    assert " ".join(translated.split()) == f"WEBVTT 00:01.000 --> 00:02.000 {' '.join(written.split())} NOTE x"
+    assert translated.count(newline) <= text.count(newline)
+    assert fill(parse(text, "vtt"), identity) == text
+
+
 # --- TMX --------------------------------------------------------------------------------------------------------------
 
 
@@ -465,6 +514,8 @@ def test_a_json_string_with_half_a_character_is_not_translated() -> None:
     [
         ("po", 'msgid "a"\nmsgstr "b\n', 2, "not a line of a PO file"),
         ("po", 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=latin1\\n"\n', 3, "encoding latin1"),
+        ("po", 'msgid ""\n', 1, "do not match"),
+        ("po", '#, fuzzy\nmsgid ""\nmsgid_plural "a"\n', 1, "do not match"),
         ("xliff", "<xliff>\n<a></xliff>", 2, "not XML: mismatched tag"),
         ("xliff", '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', 1, "DOCTYPE"),
         ("srt", "1\n00:00:01,000 --> 00:00\nhello\n", 2, "expected a time"),

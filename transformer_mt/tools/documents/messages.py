@@ -42,8 +42,8 @@ _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\
 def parse_po(text: str, options: DocumentOptions) -> Document:
     """Return the document of a PO file. Messages without a translation and fuzzy messages are translated.
 
-    The language is set in an empty field `Language` of the header. Raises `DocumentError` if the file is no PO file in
-    UTF-8, or its header names another language.
+    The language is set in the header if that names none. Raises `DocumentError` if the file is no PO file in UTF-8, or
+    its header names another language.
     """
     _check_lines(text)
     entries = _read_entries(text)
@@ -52,11 +52,14 @@ def parse_po(text: str, options: DocumentOptions) -> Document:
     strings = [*_KEYWORD.finditer(text)]
     values = [match.span("strings") for match in strings if match["keyword"] == "msgstr"]
     replacements: list[Replacement] = []
-    if strings and strings[0]["keyword"] == "msgid" and not re.sub(r'["\s]', "", strings[0]["strings"]):
-        replacements += _header_replacements(text, *values.pop(0), options.language)  # the first message is the header
-    if len(values) != len(sources):
+    # the first message may be the header
+    has_header = bool(strings) and strings[0]["keyword"] == "msgid" and not strings[0]["strings"].strip('" \t\r\n')
+    if len(values) != len(sources) + has_header:
         raise DocumentError(1, "messages and translations do not match; check the file with msgfmt -c")
     newline = "\r\n" if "\r\n" in text else "\n"
+    if has_header:
+        header = _header_replacements(text, *values.pop(0), options.language, newline)
+        replacements += sorted(header, key=lambda each: each.start)
     for (source, is_wanted), (start, end) in zip(sources, values, strict=True):
         if source and _OTHER_ESCAPE not in source and (is_wanted or options.retranslate):
             parts = make_text_parts(source, start, _escape)
@@ -111,16 +114,21 @@ def _sources(entry: polib.POEntry, forms: Sequence[int]) -> Iterator[tuple[str, 
         yield entry.msgid if is_singular else entry.msgid_plural, not translation or entry.fuzzy
 
 
-def _header_replacements(text: str, start: int, end: int, language: str) -> Iterator[Replacement]:
-    """Check encoding and language in the header, and yield a replacement that sets the language."""
+def _header_replacements(text: str, start: int, end: int, language: str, newline: str) -> Iterator[Replacement]:
+    """Check encoding and language in the header, and yield replacements that set them."""
     if match := re.compile(r"charset=([\w.:-]*)").search(text, start, end):
-        check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
-    if match := re.compile(r'"Language:( *)([\w-]*)[^"\\]*\\n"').search(text, start, end):
+        if match[1] == "CHARSET":  # in a template that xgettext wrote
+            yield Replacement(*match.span(1), ["UTF-8"])
+        else:
+            check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
+    if match := re.compile(r'(?:"|\\n)Language:( *)([\w-]*)').search(text, start, end):
         if not match[2]:
             yield Replacement(match.start(1), match.end(1), [f" {_format_locale(language)}"])
         elif primary_language(match[2]) != primary_language(language):
             line = 1 + text.count("\n", 0, match.start())
             raise DocumentError(line, f"its language is {match[2]}, not {language}; pass another file, or its template")
+    elif match := re.compile(r'[^"\s]').search(text, start, end):
+        yield Replacement(match.start(), match.start(), [f'Language: {_format_locale(language)}\\n"{newline}"'])
 
 
 def _format_locale(code: str) -> str:

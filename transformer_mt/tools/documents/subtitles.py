@@ -143,9 +143,11 @@ def parse_vtt(text: str, _: DocumentOptions) -> Document:
     replacements: list[Replacement] = []
     cue: list[_Range] | None = None  # lines after a time; None in other blocks
     for match in _LINE.finditer(text):
-        if not match[0].strip():
+        if not match[0]:
             replacements += syntax.read_cue(text, cue or [])
             cue = None
+        elif not match[0].strip():
+            continue  # does not end a cue, unlike an empty line
         elif cue is not None and "-->" not in match[0]:
             cue.append(match.span())
         elif _VTT_TIMES.fullmatch(match[0]):
