@@ -120,6 +120,7 @@ MARKED: dict[str, list[str]] = {
         "Hi ⟦{name}⟧, ⟦{0}⟧ of ⟦{}⟧, ⟦%s⟧m ⟦%s⟧ and ⟦%(n)d⟧, ⟦%1$s⟧, ⟦${HOME}⟧, ⟦{{ user.name }}⟧, 100% sure, 5%",
         "⟦%(link)s⟧sign up⟦%(end_link)s⟧, ⟦%1$s⟧more, ⟦%(n)d⟧nd, ⟦%(path)s⟧python.txt, ⟦%(rate).1f⟧percent, 5%discount",
         "⟦{{{y}}}⟧ ⟦@{x}⟧ ⟦#{y}⟧ ⟦{$z}⟧ ⟦[% x %]⟧ ⟦${x ? 'a' : 'b'}⟧ ⟦%{count}⟧ ⟦%{x|y}⟧ ⟦{a, b}⟧, but not {it's}",
+        'Press ⟦$t(common.ok)⟧, ⟦$t(a.b, {"count": {{n}}})⟧dogs, ⟦@:common.ok⟧. ⟦@.lower:dog⟧, but $5 (old) and me@: x',
         "⟦{% if x %}⟧a⟦{% endif %}⟧ ⟦<%= x > 1 %>⟧",
         "⟦%ld⟧ ⟦%zu⟧ ⟦%llu⟧ ⟦%-5.2f⟧ ⟦%*d⟧ ⟦%.*s⟧ ⟦%p⟧ 100⟦%%⟧ ⟦{:.2f}⟧ ⟦{!r}⟧ ⟦%@⟧ ⟦%+05d⟧, 5 % der, 100 %",
         r"a⟦\n⟧B ⟦\t⟧, it⟦\n⟧is; C:\new D:\a\new \\n; ⟦$1⟧ of ⟦$2⟧",

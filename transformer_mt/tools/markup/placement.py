@@ -17,8 +17,9 @@ from itertools import accumulate
 
 import regex
 
-from transformer_mt.decoding.segments import Item, Role, Segment
+from transformer_mt.decoding.segments import Element, Item, Role, Segment
 from transformer_mt.tools.languages.scripts import UNSPACED
+from transformer_mt.tools.markup.protection import find_placeholders
 
 _WORD = re.compile(r"\S+")
 _WORD_START = re.compile(rf"[^\W{UNSPACED}]")
@@ -251,7 +252,13 @@ def keep_placeholder_order(translation: Segment) -> Segment:
 
     Its other elements keep their places. In another order, a program would fill them with the wrong values.
     """
-    ordered = [i for i, element in enumerate(translation.elements) if _UNNUMBERED.fullmatch(element.surface)]
+
+    def is_ordered(element: Element) -> bool:
+        """Return whether an element is such a placeholder, or contains one, as `<b>%s</b>` does."""
+        texts = (element.surface[span.start : span.end] for span in find_placeholders(element.surface))
+        return element.role is Role.SINGLE and any(map(_UNNUMBERED.fullmatch, texts))
+
+    ordered = [i for i, element in enumerate(translation.elements) if is_ordered(element)]
     remaining = iter(ordered)
     items = [next(remaining) if item in ordered else item for item in translation.items]
     return Segment.make(items, translation.elements)

@@ -44,7 +44,7 @@ _PLACEHOLDER = regex.compile(
     r"|(?<!\d)%(?:(?P<key>\(\w+\)|\d++\$)|)[-+#0']*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh?|ll?|[jzqL])?[diouxXeEfFgGcrspa@]"
     r"(?(key)|(?![A-Za-z]{3}))|%%"  # %s %(x)d %1$s %-5.2f %lu; with a key, a word may follow: %(b)sold%(e)s
     r"|(?<![A-Za-z]:\\\S*|\\|[A-Za-z]:)\\[nrt]"  # \n that is no line break yet, but not in C:\new
-    r"|%[A-Z_]{2,}%"
+    r"|%[A-Z_]{2,}%|\$t\([^()]*\)|(?<![\w@])@(?:\.\w+)?:[\w.]*\w"  # texts of i18next and vue-i18n: $t(key) @:key
 )
 _ARGUMENT = regex.compile(r"\$[1-9](?!\d|[.,]\d)")  # $1, if a text has it: else a price
 _MESSAGE = regex.compile(r"\{\s*[\w.]++\s*,\s*(?:plural|select|selectordinal)\s*,")
