@@ -158,6 +158,7 @@ CASES = {
     ],
     "am": [
         "ውሻው ተኝቷል። |ድመቷ የለችም።",
+        "ውሻው ተኝቷል፧ |ድመቷ የለችም።",
     ],
     "th": [
         "สุนัขนอนหลับ แมวไม่นอน",
@@ -275,6 +276,18 @@ def test_chinese_and_japanese_have_no_space_between_sentences() -> None:
     assert join(["One. ", "Two."], ["一。", "二。"], "jpn_Jpan") == "一。二。"
     assert join(["一。", "二。\u3000", "三。"], ["One.", "Two.", "Three."], "en") == "One. Two. Three."
     assert join(["一。", "二。"], ["하나.", "둘."], "ko") == "하나. 둘."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_separated"),
+    [
+        ("我的iPhone", "MacBook很好", True), ("有iOS 17", "iPad", True), ("iPhone", "5号", True),
+        ("一二", "MacBook", False), ("iPhone", "很好", False), ("iPhone.", "MacBook", False), ("дом", "cat", False),
+    ],
+)  # fmt: skip
+def test_latin_words_of_chinese_are_separated(before: str, after: str, is_separated: bool) -> None:
+    assert join(["an iPhone ", "MacBook"], [before, after], "zh") == f"{before}{' ' * is_separated}{after}"
+    assert join(["abcd", "efgh"], [before, after], "zh") == f"{before}{after}"
 
 
 @pytest.mark.parametrize("language", ["de", "zh", "ja", "ko"])

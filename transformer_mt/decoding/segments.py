@@ -281,19 +281,21 @@ def join_translations(
 def find_spaces_before(parts: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
     """Return the white space before each translation: the white space that precedes its source part.
 
-    After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
-    translation adds none, and between copied parts the white space stays as it is.
+    After a script without spaces it is a space. Chinese and Japanese have one only between Latin words or numbers. An
+    empty translation adds none, and between copied parts the white space stays as it is.
     """
     has_spaces = primary_language(language or "") not in ("zh", "ja")
     copied = [False, *(part.strip() == text for part, text in zip(parts, translations, strict=True))]
     spaces: list[str] = []
-    has_text = False  # a translation before is not empty
+    previous = ""  # the last translation that is not empty
     for i, (before, translation) in enumerate(zip(["", *parts], translations, strict=False)):
         is_kept = copied[i] and copied[i + 1]
         space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES)
         space = space or " " * (before[-1:] > _FIRST_UNSPACED and not is_kept)
-        spaces.append(space if translation and has_text and (has_spaces or is_kept or BREAK.search(space)) else "")
-        has_text |= bool(translation)
+        is_latin = (previous[-1:] + translation[:1]).isascii() and previous[-1:].isalnum() and translation[:1].isalnum()
+        is_wanted = has_spaces or is_kept or is_latin or BREAK.search(space)
+        spaces.append(space if translation and previous and is_wanted else "")
+        previous = translation or previous
     return spaces
 
 
@@ -475,7 +477,7 @@ _NUMBERED = (  # abbreviations before a number, in any language: "No. 5", but "N
 BEFORE_NUMBERS = frozenset(_NUMBERED.split())
 
 _CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
-_MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
+_MARKS = r"[.!?…‼⁇⁈⁉؟۔።፧։;\u037e]"
 _STOP = re.compile(
     # marks that always end a sentence, with or without a space after them
     rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSING_QUOTES}\s*"

@@ -95,7 +95,7 @@ def write_package(
 # letter follows, or an abbreviation is before them.
 
 CLASSES = {
-    "stop": ".!?…‼⁇⁈⁉؟۔።։\u037e",
+    "stop": ".!?…‼⁇⁈⁉؟۔።፧։\u037e",
     "sure": "。！？｡।॥",  # also without a space
     "close": "\"'”’“‘»›«‹)]}",
     "sure close": "\"'”’」』】》〉）］｝",
