@@ -148,7 +148,7 @@ def _serve(args: Serve) -> None:
 def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
     from transformer_mt.flows.translation import load_translator
-    from transformer_mt.tools.serving.models import ModelOptions, iterate_directions, load_models
+    from transformer_mt.tools.serving.models import ModelOptions, load_models
     from transformer_mt.tools.serving.service import TranslationService
 
     others = {"engine": args.engine, "quantization": args.quantization, "guard": args.guard}
@@ -156,6 +156,7 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
     options = args.loading.make_load_options(split=args.split_sentences)
     load = partial(load_translator, options=options, **decoding)
     models = load_models(args.models, ModelOptions(load, options.checkpoint))
-    for direction, model in iterate_directions(models):
-        log(f"{direction}: {model.path}, {model.loaded.version}")
+    for model in models:
+        shown = ", ".join(map(str, model.directions[:9])) + ", ..." * (len(model.directions) > 9)
+        log(f"{shown}: {model.path}, {model.loaded.version}")
     return TranslationService(models, limits, keys, log_text=args.access.log_text)

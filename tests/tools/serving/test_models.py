@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,28 @@ def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
         command = ("translate", tagged_run, "--tag", tag, "--split-sentences", "always", "--threads", 1, line)
         assert answer["translatedText"] == assert_succeeded(tmt(*command)).removesuffix("\n")
     assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("nllb", ()), ("m2m", ()), ("m2m", ("--languages", "fr,de")), ("nllb", ("--src-lang", "fra_Latn"))],
+)
+def test_an_imported_model_is_served_between_any_two_of_its_languages(
+    kind: str, options: tuple[str, ...], tmp_path: Path, tmt: Tmt, make_client: Any
+) -> None:
+    from importing_helpers import M2M_LANGUAGES, make_m2m100
+
+    make_m2m100(tmp_path / "source", kind)
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "run", *options))
+    models = load_models([tmp_path / "run"], make_model_options())
+    codes = options[1].split(",") if "--languages" in options else M2M_LANGUAGES[kind]
+    assert sorted(models[0].directions) == sorted(Direction(a, b, f"{a}:{b}") for a, b in permutations(codes, 2))
+    client: TestClient = make_client(models=models)
+    for source, target in permutations(codes, 2):
+        request = {"q": "two old dogs", "source": source, "target": target}
+        answer = client.post("/translate", json=request).json()["translatedText"]
+        command = ("translate", tmp_path / "run", "--tag", f"{source}:{target}", "two old dogs", "--threads", 1)
+        assert answer == assert_succeeded(tmt(*command)).removesuffix("\n")
 
 
 def test_a_run_is_served_with_ctranslate2_and_uses_torch_for_html(

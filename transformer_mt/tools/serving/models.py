@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
-from transformer_mt.data.data_config import Direction
+from transformer_mt.data.data_config import DataConfig, Direction, split_tag
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -34,17 +35,17 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """One checkpoint in memory, with a translator for each of its language pairs."""
+    """One checkpoint in memory."""
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[Direction, Translator]
-    has_alignments: bool
+    translator: Translator
+    directions: tuple[Direction, ...]
 
     @property
     def max_alternatives(self) -> int:
         """Translations that the search can return beside the best one."""
-        config = next(iter(self.translators.values())).config
+        config = self.translator.config
         return 0 if config.sample else config.beam - 1
 
 
@@ -62,23 +63,24 @@ class ServedModel:
     @property
     def directions(self) -> tuple[Direction, ...]:
         """The directions in which the model translates."""
-        return tuple(self.loaded.translators)
+        return self.loaded.directions
 
     def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> Sequence[NBest]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
-        translator = self.loaded.translators[options.direction]
+        translator = self.loaded.translator
         if options.is_document:
             translator = protect_elements(translator)
         return translator.n_best(
             [line.text for line in lines],
             [line.position + 1 for line in lines],
             scores=False,
+            tags=[options.direction.tag] * len(lines),
             n_best=options.n_best,
         )
 
     def check_request(self, request: TranslateRequest) -> None:
         """Raise `UserError` if the model cannot do what a request asks for."""
-        if request.format == "html" and not self.loaded.has_alignments:
+        if request.format == "html" and not self.loaded.translator.engine.has_alignments:
             raise UserError(
                 "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto"
             )
@@ -93,7 +95,7 @@ class ServedModel:
             try:
                 source = self._source_version()
                 loaded = self.loaded if source == self._source else _load(self.path, self.options)
-                if [*loaded.translators] != [*self.loaded.translators]:
+                if loaded.directions != self.loaded.directions:
                     raise UserError(f"{self.path} has other language pairs now; restart the server")
             except (UserError, OSError, RuntimeError) as error:  # RuntimeError: no memory for both models
                 if str(error) != self._problem:
@@ -162,9 +164,9 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
     models: list[ServedModel] = []
     for path in paths:
         model = ServedModel(path, options)
-        for direction, other in iterate_directions(models):
-            if direction in model.directions:
-                reason = f"translates {direction}, as {other.path} does"
+        for other in models:
+            if shared := next((each for each in other.directions if each in model.directions), None):
+                reason = f"translates {shared}, as {other.path} does"
                 raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
         models.append(model)
     return models
@@ -172,23 +174,18 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
 
 def _load(path: Path, options: ModelOptions) -> LoadedModel:
     translator = options.load(path)
-    tags = [translator.config.tag]
-    if translator.config.tag is None:
-        data = translator.runs[0].data
-        tags = [*([] if data.needs_tag else [None]), *data.tags]
-    translators: dict[Direction, Translator] = {}
-    for tag in tags:
-        tagged = translator.with_options({"tag": tag})
-        provenance = tagged.provenance()
-        translators[Direction(provenance.src_lang, provenance.tgt_lang, tag)] = tagged
     if translator.engine.has_alignments:
         translator.engine.as_torch()  # load it now: a running training may delete the checkpoint later
     version = f"checkpoint {translator.provenance().identity['checkpoint']}"
-    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
+    return LoadedModel(version, translator, tuple(_list_directions(translator.runs[0].data, translator.config.tag)))
 
 
-def iterate_directions(models: Sequence[ServedModel]) -> Iterator[tuple[Direction, ServedModel]]:
-    """Yield each direction with its model."""
-    for model in models:
-        for direction in model.directions:
-            yield direction, model
+def _list_directions(data: DataConfig, tag: str | None) -> list[Direction]:
+    """Return the direction of a tag, or all of a model: an imported one translates between any two of its languages."""
+    tags = [tag] if tag else [*([] if data.needs_tag else [None]), *data.tags]
+    found = [Direction(*data.languages_of(each), each) for each in tags]
+    if len(found) == 1 or not all(source.pretrained and ":" in (source.tag or "") for source in data.train_sources):
+        return found
+    sources = [(each.src_lang, split_tag(each.tag or "")[0]) for each in found]
+    targets = [(each.tgt_lang, split_tag(each.tag or "")[1]) for each in found]
+    return [Direction(a, b, f"{src}:{tgt}") for (a, src), (b, tgt) in product(sources, targets) if src != tgt]

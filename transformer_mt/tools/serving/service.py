@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -242,6 +242,7 @@ class TranslationService:
         )
 
 
+@lru_cache(maxsize=10_000)  # a model of 200 languages has 40,000 directions
 def is_same_language(code: str, other: str) -> bool:
     """Return whether two codes name one language: `en` and `eng_Latn`, but not `zh-Hans` and `zh-Hant`."""
     subtags = {normalize_language(each).partition("-")[2] for each in (code, other)} - {""}  # script and region
