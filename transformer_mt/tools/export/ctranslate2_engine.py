@@ -318,14 +318,6 @@ def check_device(device: str) -> None:
         raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
 
 
-KNOWN_SEARCH_KEYS = (
-    *("engine", "quantization", "beam", "n_best", "length_penalty_exponent", "min_length"),
-    *("max_length_factor", "max_length_offset", "max_source_length"),
-    *("sample", "temperature", "top_k", "top_p", "seed", "tag", "batch_tokens"),
-)
-"""Keys of the search that CTranslate2 supports, or that are refused below with a reason."""
-
-
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
     for key in config.active_stage_keys:
@@ -333,12 +325,8 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
             key,
             f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms; leave it out",
         )
-    config = config.for_search()
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
-    for key, field in DecodingConfig.model_fields.items():
-        if key not in KNOWN_SEARCH_KEYS and (value := getattr(config, key)) != field.default:
-            yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
 
 
 def explain_torch_fallback(config: DecodingConfig, device: str, precision: str, *, is_ensemble: bool) -> str:
