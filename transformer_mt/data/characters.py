@@ -14,6 +14,7 @@ MIN_CAPITALS = 5  # letters of words in capitals; fewer may be an abbreviation
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
+REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
 INVISIBLE = (
     "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
 )
@@ -29,6 +30,8 @@ _REPLACEMENTS: list[tuple[str, str]] = [  # pattern and replacement
     (f"[{DOUBLE_QUOTES}]", '"'),
     (r"(?<!\w)[—―]|[—―](?!\w)|[‐‑‒–−]", "-"),  # not between words without spaces
 ]
+_INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
+"""Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
 _LIGATURE = re.compile("[\ufb00-\ufb06]+")
 _DIGIT = re.compile(r"\d")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
@@ -55,6 +58,11 @@ def replace_unusual_characters(text: str, cost: Callable[[str], int]) -> str:
         if changed != text and cost(changed) < cost(text):
             text = changed
     return text
+
+
+def leave_out_invalid_bytes(text: str) -> str:
+    """Return a translation without its replacement characters: byte tokens that the model joined to no valid UTF-8."""
+    return _INVALID_BYTES.sub("", text) if REPLACEMENT in text else text
 
 
 def make_plain(text: str) -> str:

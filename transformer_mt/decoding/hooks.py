@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from transformer_mt.choices import SplitWhen
 from transformer_mt.data import characters
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, ModelProvenance
@@ -138,8 +139,8 @@ class CaseStage(TextStage):
 
     def __init__(self, tokenizer: Tokenizer, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
         """`tokenizer` is that of the source."""
-        self.tokenizer, self.src_lang, self.tgt_lang = tokenizer, src_lang, tgt_lang
-        self.has_alignments = has_alignments
+        self.src_lang, self.tgt_lang = map(primary_language, (src_lang, tgt_lang))
+        self.tokenizer, self.has_alignments = tokenizer, has_alignments
 
     def prepare(self, segment: Segment) -> StageState:
         """Change words in capitals or title case to sentence case."""

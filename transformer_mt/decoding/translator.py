@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from transformer_mt.config.section import has_lone_surrogate
-from transformer_mt.data.characters import has_letters
+from transformer_mt.data.characters import REPLACEMENT, has_letters, leave_out_invalid_bytes
 from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -54,9 +53,6 @@ if TYPE_CHECKING:
 TextT = TypeVar("TextT", str, str | None, str | Segment)
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-REPLACEMENT = "\ufffd"  # replaces bytes in decoded text that are not valid UTF-8
-_INVALID_BYTES = re.compile(rf"^(?:{REPLACEMENT}+\s+)+|\s+{REPLACEMENT}+(?!\S)|{REPLACEMENT}")
-"""Invalid bytes. If they are a whole word, the white space beside it belongs to them."""
 PART_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive parts of a line, above any line number.
 
@@ -394,7 +390,8 @@ class Translator:
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
-                    text, alignment = leave_out_invalid_bytes(text, alignment)
+                    alignment = alignment and leave_out_invalid_words(text, alignment)
+                    text = leave_out_invalid_bytes(text)
                 content = Segment.from_text(text.replace("\n", " "))
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs[n_tags:], hypothesis.finished
                 translation = each.finish(Translation(content, score, tokens, log_probs, finished, alignment))
@@ -614,10 +611,8 @@ def choose_n_best(
     return [*distinct.values()][: config.n_best]
 
 
-def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple[str, WordAlignment | None]:
-    """Return a translation without its replacement characters: byte tokens that the model joined to no valid UTF-8."""
+def leave_out_invalid_words(text: str, alignment: WordAlignment) -> WordAlignment:
+    """Return the alignment of a translation after `leave_out_invalid_bytes`."""
     words = [i for i, word in enumerate(text.split()) if word.strip(REPLACEMENT)]
     kept = {old: new for new, old in enumerate(words)}
-    if alignment is not None:
-        alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
-    return _INVALID_BYTES.sub("", text), alignment
+    return [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from transformer_mt import __version__
 from transformer_mt.data import characters
+from transformer_mt.data.data_config import DataConfig, primary_language, split_tag
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
@@ -61,6 +62,7 @@ def write_metadata(
             "tgt_lang": run.data.tgt_lang,
             "lengths": run.lengths and run.lengths.model_dump(),
         },
+        "languages": [_map_languages(run.data, side) for side in (0, 1)],
         "tags": [*tokenizers.tags],
         "needs_tag": tokenizers.needs_tag,
         "src_unk_id": tokenizers.src.unk_id,
@@ -70,6 +72,13 @@ def write_metadata(
         "compared": parity and asdict(parity),
     }
     files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
+
+
+def _map_languages(data: DataConfig, side: int) -> dict[str, str]:
+    """Return the source or target language of each symbol of a tag, and under "" that of text without a tag."""
+    codes = {"": (data.src_lang, data.tgt_lang)[side]}
+    codes |= {split_tag(tag)[side] or tag.strip(":"): data.languages_of(tag)[side] for tag in data.tags}
+    return {symbol: primary_language(code) for symbol, code in codes.items()}
 
 
 # --- parity -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from characters import (  # pyright: ignore[reportMissingImports]
     count_token_cost,
     find_case,
     has_letters,
+    leave_out_invalid_bytes,
     replace_unusual_characters,
     to_sentence_case,
 )
@@ -26,9 +27,10 @@ def translate_lines(folder, translate):
     `translate` maps the ids of sources, the limit of their translations in tokens, the names of the symbols of the tag
     before source and target, and the section `decoding` of the run to the ids of the translations.
     """
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
     metadata = json.loads((folder / "export.json").read_text(encoding="utf-8"))
-    decoding, languages = metadata["decoding"], metadata["data"]
+    decoding = metadata["decoding"]
     tag = sys.argv[1] if len(sys.argv) > 1 else decoding["tag"] or ""
     if metadata["needs_tag"] and not tag:
         _warn(f"the model needs a tag; pass one such as {metadata['tags'][0]}")
@@ -37,6 +39,10 @@ def translate_lines(folder, translate):
     if tag and not all(symbol in {each[side] for each in known} for side, symbol in enumerate(symbols)):
         _warn(f"unknown tag {tag}; the model " + (f"knows: {', '.join(metadata['tags'])}" if known else "has no tags"))
         sys.exit(2)
+    src_lang, tgt_lang = (
+        codes.get(symbol or tag.strip(":"), codes[""])
+        for codes, symbol in zip(metadata["languages"], symbols, strict=True)
+    )
     src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in symbols)
     src, tgt = (tokenizers.Tokenizer.from_file(str(folder / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
     lines = _read_lines()
@@ -56,18 +62,19 @@ def translate_lines(folder, translate):
         ids, longest = encode(text), metadata["longest_source"]
         restore = find_case(text)
         if decoding["restore_case"] and restore:
-            changed = to_sentence_case(text, languages["src_lang"])
+            changed = to_sentence_case(text, src_lang)
             if cost(changed) < cost(text):
                 ids = encode(changed)
                 restore_case[i] = restore
         if len(ids) > longest:
             _warn(f"line {i + 1} has {len(ids)} tokens and is truncated to {longest}")
             ids = ids[:longest]
-        limit = int(decoding["max_length_factor"] * len(src_tag + ids)) + decoding["max_length_offset"] + len(tgt_tag)
+        limit = int(decoding["max_length_factor"] * len(src_tag + ids)) + decoding["max_length_offset"]
+        limit = min(max(limit, decoding["min_length"] + 1) + len(tgt_tag), metadata["positions"])
         if ids and line.strip() and not has_letters(line):
             copied[i] = line
         elif ids and line.strip():
-            by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = ids
+            by_limit.setdefault(limit, {})[i] = ids
     for limit, sources in by_limit.items():
         indices = [*sources]
         for start in range(0, len(indices), BATCH_LINES):
@@ -76,8 +83,9 @@ def translate_lines(folder, translate):
             for i, ids in zip(batch, found, strict=True):
                 translations[i] = ids
     for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
-        text = restore_case[i](text, languages["tgt_lang"]) if i in restore_case else text
-        sys.stdout.buffer.write((copied.get(i, text.rstrip()).replace("\n", " ") + "\n").encode())
+        text = leave_out_invalid_bytes(text.rstrip())
+        text = restore_case[i](text, tgt_lang) if i in restore_case else text
+        sys.stdout.buffer.write(((copied.get(i) or text).replace("\n", " ") + "\n").encode())
 
 
 def _read_lines():

@@ -117,8 +117,8 @@ function pause() {
 async function search(ids, tag, number) {
   const { decoding, positions } = metadata;
   const eos = config.tgt_ids["</s>"];
-  const length = Math.trunc(decoding.max_length_factor * ids.length) + decoding.max_length_offset + tag.length;
-  const limit = Math.min(length, positions);
+  const length = Math.trunc(decoding.max_length_factor * ids.length) + decoding.max_length_offset;
+  const limit = Math.min(Math.max(length, decoding.min_length + 1) + tag.length, positions);
   const src = integers([...config.source_start, ...ids, ...config.source_end]);
   const { memory } = await encoder.run({ src });
   let cache = new ort.Tensor("float32", new Float32Array(0), [config.n_layers, 2, 1, config.n_kv_heads, 0, config.d_head]);
@@ -138,8 +138,8 @@ async function search(ids, tag, number) {
 }
 
 /** Divide a line into sentences, if it is longer than most sources of the training. */
-function splitSentences(line) {
-  const { lengths, src_lang: language } = metadata.data;
+function splitSentences(line, language) {
+  const { lengths } = metadata.data;
   const sentences = [...new Intl.Segmenter(locale(language), { granularity: "sentence" }).segment(line)];
   const longest = Math.min(metadata.longest_source, lengths ? lengths.tokens.p95 : Infinity);
   const isShort = sentences.length <= (lengths ? lengths.sentences.p95 : 1) && encode(line).length <= longest;
@@ -147,9 +147,8 @@ function splitSentences(line) {
 }
 
 /** Translate a sentence. One in capitals is translated in sentence case, if it has fewer tokens so. */
-async function translateSentence(sentence, [srcTag, tgtTag], { number }) {
+async function translateSentence(sentence, [srcTag, tgtTag], [srcLang, tgtLang], number) {
   if (!/\p{L}/u.test(sentence)) return { text: sentence };
-  const { src_lang: srcLang, tgt_lang: tgtLang } = metadata.data;
   let ids = encode(sentence);
   let isUpper = metadata.decoding.restore_case && /\p{Lu}.*\p{Lu}/su.test(sentence) && !/\p{Ll}/u.test(sentence);
   if (isUpper) {
@@ -162,7 +161,8 @@ async function translateSentence(sentence, [srcTag, tgtTag], { number }) {
   const found = await search([...srcTag, ...ids.slice(0, metadata.longest_source)], tgtTag, number);
   if (!found) return null;
   const options = { skip_special_tokens: false, clean_up_tokenization_spaces: false };
-  const text = found.length ? target.decode(found, options).trimEnd() : "";
+  const decoded = found.length ? target.decode(found, options).trimEnd() : "";
+  const text = decoded.replace(/^(?:\ufffd+\s+)+|\s+\ufffd+(?!\S)|\ufffd/g, ""); // bytes that are no UTF-8
   return { text: isUpper ? text.toLocaleUpperCase(locale(tgtLang)) : text, isCut };
 }
 
@@ -172,12 +172,15 @@ async function translate(current) {
     srcSymbol ? [config.src_ids[`<${srcSymbol}>`]] : [],
     tgtSymbol ? [config.tgt_ids[`<${tgtSymbol}>`]] : [],
   ];
+  const languages = metadata.languages.map(
+    (codes, side) => codes[[srcSymbol, tgtSymbol][side] || srcSymbol || tgtSymbol] ?? codes[""],
+  );
   let translation = "";
   let isCut = false;
   for (const part of current.text.split(/([\r\n\t]+)/)) {
-    for (const sentence of part.trim() ? splitSentences(part.trim()) : [part]) {
+    for (const sentence of part.trim() ? splitSentences(part.trim(), languages[0]) : [part]) {
       const end = sentence.trimEnd().length;
-      const found = await translateSentence(sentence.slice(0, end), tag, current);
+      const found = await translateSentence(sentence.slice(0, end), tag, languages, current.number);
       if (!found) return;
       translation += found.text + sentence.slice(end);
       isCut ||= Boolean(found.isCut);
