@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,22 @@ def test_damaged_packages_are_refused(name: str, tmt: Tmt, tmp_path: Path) -> No
     damage(tmp_path / "package")
     assert_user_error(tmt("import", tmp_path / "package", "--output", tmp_path / "run"), part)
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_errors_about_a_package_name_no_temporary_folder(
+    name: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage, part = DAMAGES[name]
+    monkeypatch.chdir(tmp_path)
+    make_package(Path("package"))
+    damage(Path("package"))
+    with zipfile.ZipFile("new.argosmodel", "w") as archive:
+        for path in Path("package").rglob("*"):
+            archive.write(path, Path("en_de") / path.relative_to("package"))
+    done = tmt("import", "new.argosmodel", "--output", "run")
+    assert_user_error(done, part)
+    assert tempfile.gettempdir() not in done.stderr
 
 
 def test_a_damaged_package_file_is_refused(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,18 @@ def test_damaged_source_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.parametrize("source", ["downloads/opus", "./opus", "downloads/deep/opus"])
+def test_a_mistyped_folder_is_not_searched_on_the_hub(
+    source: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[object] = []
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *names: asked.append(names))
+    Path("downloads/deep").mkdir(parents=True)
+    assert_user_error(tmt("import", source, "--output", "new"), source)
+    assert not asked
+
+
 def test_other_arguments_are_refused(sources: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -39,7 +39,10 @@ def open_source(source: str) -> Generator[Path]:
                 raise
             except Exception as error:  # a crafted file can cause any exception
                 raise UserError(f"{path}: cannot be unpacked ({error}); download it again") from None
-            yield unpacked
+            try:
+                yield unpacked
+            except UserError as error:
+                raise UserError(str(error).replace(folder, str(path))) from None
     elif path.is_dir():
         files.refuse_special_files(path)
         try:
@@ -76,6 +79,8 @@ def _unpack(path: Path, folder: Path) -> Path:
 def _download(source: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise UserError(f"{source}: is neither a folder nor a package of Argos Translate; pass a folder with {FILES}")
+    if (parent := Path(source).parent).is_dir():
+        raise UserError(f"{source}: no such folder in {parent}, so it is no name on a hub; pass a folder with {FILES}")
     try:
         from huggingface_hub import HfApi, snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
