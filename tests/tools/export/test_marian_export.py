@@ -78,6 +78,17 @@ def test_a_changed_run_is_exported_as_it_is(tmp_path: Path, tmt: Tmt) -> None:
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.parametrize(("min_length", "expected"), [(0, 0), (1, 0), (2, 2), (9, 9)])
+def test_minimum_length_is_that_of_the_original(min_length: int, expected: int, tmp_path: Path, tmt: Tmt) -> None:
+    make_marian(tmp_path / "source")
+    path = tmp_path / "source" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"min_length": min_length}), "utf-8")
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "run"))
+    assert_succeeded(tmt("export", tmp_path / "run", "--to", "transformers", "--output", tmp_path / "back"))
+    written = json.loads((tmp_path / "back" / "generation_config.json").read_text("utf-8"))
+    assert written["min_length"] == expected
+
+
 @pytest.mark.parametrize(
     ("section", "values", "message"),
     [

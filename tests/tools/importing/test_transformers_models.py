@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,6 +196,28 @@ def test_settings_of_the_source_are_those_of_the_run(imported: Imported) -> None
     assert record["provenance"]["imported"]["format"] == type(imported.model).__name__
     assert imported.translator.config.beam == 4
     assert imported.translator.tokenizers.needs_tag == (imported.tag is not None)
+
+
+@pytest.mark.parametrize("min_length", [0, 1, 2, 3, 8])
+def test_minimum_length_is_that_of_transformers(imported: Imported, min_length: int, tmp_path: Path, tmt: Tmt) -> None:
+    """The end is the most likely token, so each translation is as short as allowed."""
+    shutil.copytree(imported.folder / "source", tmp_path / "source")
+    path = tmp_path / "source" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"min_length": min_length}), "utf-8")
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "run"))
+    translator, eos = load(tmp_path / "run"), imported.model.config.eos_token_id
+    translator.model.output.bias.data[translator.tokenizers.tgt.eos_id] += 100
+    found = translator.n_best(["The dog sees a man."], tags=[imported.tag], beam=1)[0][0].tokens
+    bonus = torch.zeros(imported.model.lm_head.out_features).index_fill(0, torch.tensor([eos]), 100)
+    options = {"forced_bos_token_id": imported.first[0]} if imported.first else {}
+    ids = imported.model.generate(
+        **imported.encode("The dog sees a man."),
+        min_length=min_length,
+        num_beams=1,
+        logits_processor=[lambda _, scores: scores + bonus],
+        **options,
+    )[0].tolist()
+    assert len(found) == ids.index(eos, 1) - 1 - len(imported.first)
 
 
 def test_import_logs_that_no_repeat_ngram_size_is_ignored(tmt: Tmt, tmp_path: Path) -> None:
