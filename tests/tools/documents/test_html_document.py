@@ -135,9 +135,24 @@ def test_annotations_of_ruby_are_kept_and_code_of_templates_is_one_element() -> 
 
 
 def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
-    document = parse("<p>caf&eacute; &lt;b&gt; &amp; &copy; x</p>", "html")
-    assert document.segments[0].source.plain_text == "café <b> &  x"
-    assert fill(document, upper) == "<p>CAFÉ &lt;B&gt; &amp; &copy; X</p>"
+    document = parse("<p>caf&eacute; 1 &lt; 2 &amp; &copy; x</p>", "html")
+    assert document.segments[0].source.plain_text == "café 1 < 2 &  x"
+    assert fill(document, upper) == "<p>CAFÉ 1 &lt; 2 &amp; &copy; X</p>"
+
+
+@pytest.mark.parametrize(
+    ("escaped", "is_kept"),
+    [
+        *((tag, True) for tag in ("&lt;div&gt;", "&lt;/div&gt;", "&lt;br/&gt;", "&lt;br /&gt;", "&lt;my-x:y&gt;")),
+        ("&lt;a href=&quot;x?a=b&amp;amp;c&quot; rel='me'&gt;", True),
+        *((text, False) for text in ("a &lt; b &gt; c", "&lt;3 dogs&gt;", "&lt;a &lt; b", "&gt;dog&lt;", "&lt;dog.")),
+    ],
+)
+@pytest.mark.parametrize("place", ["The {} element", "{} is one", "See {}"])
+def test_escaped_tags_are_elements(place: str, escaped: str, is_kept: bool) -> None:
+    document = parse(f"<p>{place.format(escaped)}</p>", "html")
+    assert sum(len(segment.source.elements) for segment in document.segments) == is_kept
+    assert not is_kept or fill(document, upper) == f"<p>{place.upper().format(escaped)}</p>"
 
 
 @pytest.mark.parametrize("tag", ['<a href="x>', "<a href='x>", '<img alt="x <b>'])

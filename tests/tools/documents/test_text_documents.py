@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gettext
+import html
 import itertools
 import json
 from pathlib import Path
@@ -360,12 +361,68 @@ def test_xliff_2_segments_are_translated() -> None:
     assert '<xliff trgLang="de" version="2.0"' in translated
 
 
-def test_codes_of_xliff_at_the_ends_of_a_segment_keep_their_cdata() -> None:
+def test_codes_of_xliff_at_the_ends_of_a_segment_may_be_in_cdata() -> None:
     opening, closing = '<bpt id="1"><![CDATA[<b>]]></bpt>', '<ept id="1"><![CDATA[</b>]]></ept>'
     text = XLIFF.replace("New <![CDATA[& dog]]>", f"{opening}<![CDATA[A man]]>{closing}")
     translated = fill(parse(text, "xliff"), upper)
-    assert f"{opening}A MAN{closing}</target>" in translated
     assert targets(translated)[-1] == "<b>A MAN</b>"
+
+
+@pytest.mark.parametrize("document_format", ["xliff", "tmx"])
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("See <a href='%s'>the <b>dog</b></a>", "SEE <a href='%s'>THE <b>DOG</b></a>"),
+        ("<p>One &amp; two <br/> three.</p>\n\n<p>Four&nbsp;five</p>",
+         "<p>ONE &amp; TWO <br/> THREE.</p>\n\n<p>FOUR&nbsp;FIVE</p>"),
+        ("<img src='%s'> The <b>5</b> dogs <!-- x --> a < b", "<img src='%s'> THE <b>5</b> DOGS <!-- x --> A < B"),
+        ("</b>a <b>dog", "</b>A <b>DOG"),
+        ("<br class='x'>", "<br class='x'>"),
+    ],
+)  # fmt: skip
+def test_escaped_html_tags_in_units_are_elements(document_format: DocumentFormat, source: str, expected: str) -> None:
+    """Exports of content management systems have such units, some of them in CDATA."""
+    units = {
+        "xliff": "<xliff version='1.2'><file><unit/><trans-unit><source>{}</source></trans-unit></file></xliff>",
+        "tmx": "<tmx><tu><tuv lang='en'><seg>{}</seg></tuv></tu></tmx>",
+    }
+    whole = html.escape(source)
+    half = source.index("a")
+    mixed = f"{html.escape(source[:half], quote=False)}<![CDATA[{source[half:]}]]>"
+    for written in (whole, whole.replace("&lt;", "&#60;"), f"<![CDATA[{source}]]>", mixed):
+        document = parse(units[document_format].format(written), document_format)
+        root = ElementTree.fromstring(fill(document, upper))
+        assert ["".join(node.itertext()) for node in root.iter() if node.tag in ("target", "seg")][-1] == expected
+        assert not any("%s" in segment.source.plain_text for segment in document.segments)
+        assert root.find(".//tuv[2]/seg/*") is None and root.find(".//target/*") is None
+
+
+@pytest.mark.parametrize(
+    "unit", ["<trans-unit xml:space='preserve'>{}", "<trans-unit>{}", "<trans-unit xml:space='default'>{}"]
+)
+@pytest.mark.parametrize("file", ["<file>", "<file xml:space='preserve'>"])
+@pytest.mark.parametrize(
+    ("source", "kept", "merged"),
+    [
+        ("One.\n  two\r\nthree", ["One.", "two", "three"], ["One. two three"]),
+        ("One.&#10;two&#xA;&#13;&#10;three", ["One.", "two", "three"], ["One.", "two", "three"]),
+        ("One\n\ntwo\n", ["One", "two"], ["One", "two"]),
+        ("<![CDATA[<p>One\ntwo</p>\n \n<p>three</p>]]>", ["One", "two", "three"], ["One two", "three"]),
+        ("One <g id='1'>two\n<mrk>three</mrk></g>", ["One two three"], ["One two three"]),
+    ],
+)
+def test_line_breaks_that_are_kept_divide_units(
+    source: str, kept: list[str], merged: list[str], file: str, unit: str
+) -> None:
+    text = f"<xliff version='1.2'>{file}{unit.format(f'<source>{source}</source>')}</trans-unit></file></xliff>"
+    is_kept = "preserve" in unit or ("preserve" in file and "default" not in unit)
+    document = parse(text, "xliff")
+    assert [segment.source.plain_text.strip() for segment in document.segments] == (kept if is_kept else merged)
+    root = ElementTree.fromstring(fill(document, upper))
+    before, after = ("".join(next(root.iter(tag)).itertext()) for tag in ("source", "target"))
+    expected = before.upper().replace("P>", "p>")
+    assert after == expected if is_kept and "<g" not in source else after.split() == expected.split()
+    assert document.line_numbers() == sorted(document.line_numbers())
 
 
 # --- SRT --------------------------------------------------------------------------------------------------------------
@@ -411,11 +468,11 @@ def test_dashes_of_dialogues_may_follow_tags() -> None:
 def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
     assert sources(parse(VTT, "vtt")) == [
         "The old dog <i>sleeps</i> & x on the <ruby>sofa<rt>couch</rt></ruby>",
-        "Who?", "The <00:06.500>dog <b>",
+        "Who?", "The <00:06.500>dog &lt;b&gt;",
     ]  # fmt: skip
     translated = fill(parse(VTT, "vtt"), upper)
     assert "\n<v Bob>THE OLD DOG <i>SLEEPS</i>\n&amp; X ON THE <ruby>SOFA<rt>couch</rt></ruby></v>\n\n" in translated
-    assert translated.endswith("\n- WHO?\n- THE <00:06.500>DOG &lt;B&gt;\n")
+    assert translated.endswith("\n- WHO?\n- THE <00:06.500>DOG &lt;b&gt;\n")
     assert translated.partition("<v Bob>")[0] == VTT.partition("<v Bob>")[0]
 
 

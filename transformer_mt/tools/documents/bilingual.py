@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
@@ -24,6 +24,8 @@ from transformer_mt.tools.documents.document import (
     render_text,
     set_language,
 )
+from transformer_mt.tools.markup.elements import Span
+from transformer_mt.tools.markup.protection import find_tags
 
 _PAIRS = frozenset({"g", "pc", "mrk", "hi"})
 """Tags around text that is translated."""
@@ -33,7 +35,8 @@ _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
 _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
 _MAX_INDENTATION = 200  # characters of white space that are repeated before a new target
-_LINE_BREAK = re.compile(r"(?<!\s)\s*\n\s*")
+_CHARACTER = re.compile(r"(?<!\s)\s*\n\s*|&[^;]+;|.", re.DOTALL)
+_LINE = re.compile(r"\n|[^\n]+")
 _NODE = re.compile(
     r"<!--.*?-->|<\?.*?\?>|<!DOCTYPE[^>]*>|<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<text>[^<]+)"
     r"|<(?P<closing>/?)(?P<tag>[^\s/>]+)(?P<attributes>(?:[^>\"']|\"[^\"]*\"|'[^']*')*?)(?P<empty>/?)>",
@@ -71,6 +74,15 @@ def _parse(text: str, root: str) -> list[_Node]:
     Raises `DocumentError` unless the text is well-formed XML with this root, without entities of its own.
     """
     _check_xml(text, may_have_type=root == "tmx")
+    nodes = _read_nodes(text)
+    if (found := next(node for node in nodes if node.kind == "opening").tag) != root:
+        problem = f"the root is <{found[:30]}>, not <{root}>; pass another --document-format"
+        raise DocumentError(1, f"not {root.upper()}: {problem}")
+    return nodes
+
+
+def _read_nodes(text: str) -> list[_Node]:
+    """Return the nodes of XML or of a part of it, with the attributes that they inherit there."""
     nodes: list[_Node] = []
     open_nodes: list[int] = []
     for match in _NODE.finditer(text):
@@ -83,15 +95,12 @@ def _parse(text: str, root: str) -> list[_Node]:
             nodes.append(_Node(start, end, "closing", index, index, name))
         else:
             pairs = _ATTRIBUTE.findall(match["attributes"])
-            attributes = {key: html.unescape(value or other) for key, value, other in pairs}
-            if open_nodes and (inherited := nodes[open_nodes[-1]].get("translate")):
-                attributes.setdefault("translate", inherited)
+            parent = nodes[open_nodes[-1]].attributes if open_nodes else dict[str, str]()
+            attributes = {key: parent[key] for key in ("translate", "xml:space") if key in parent}
+            attributes |= {key: html.unescape(value or other) for key, value, other in pairs}
             nodes.append(_Node(start, end, "opening", index, index, name, attributes, is_empty=bool(match["empty"])))
             if not match["empty"]:
                 open_nodes.append(index)
-    if (found := next(node for node in nodes if node.kind == "opening").tag) != root:
-        problem = f"the root is <{found[:30]}>, not <{root}>; pass another --document-format"
-        raise DocumentError(1, f"not {root.upper()}: {problem}")
     return nodes
 
 
@@ -252,27 +261,42 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
 
 
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | DocumentSegment]:
-    """Return the parts of a target: the source with its text translated."""
+    """Return the parts of a target: the source with its text translated, and without CDATA sections."""
     start, end = source.end, nodes[source.last].start
+    parts: list[str | DocumentSegment] = []
     if marks := _find_marks(nodes, source):
-        parts: list[str | DocumentSegment] = []
         for mark in marks.values():
             parts += [text[start : mark.end], *_target_parts(text, nodes, mark)]
             start = nodes[mark.last].start if mark.last > mark.index else mark.end
         return [*parts, text[start:end]]
-    segment = make_segment(text, [*_tokenize(nodes, source.index + 1, source.last)], render_text(escape))
-    if segment is None:
-        return [text[start:end]]
-    return [text[start : segment.start], segment, text[segment.end : end]]
+    content = _NODE.sub(lambda node: node[0] if node["cdata"] is None else escape(node["cdata"]), text[start:end])
+    lines: list[list[InlineToken]] = [[]]
+    depth = 0  # of open pairs, which stay in one segment
+    for token in _tokenize(content, keeps_breaks=source.get("xml:space") == "preserve"):
+        if token.name in _PAIRS:
+            depth += 1 if token.role is Role.OPENING else -1
+        if token.text != "\n":
+            lines[-1].append(token)
+        elif depth:
+            lines[-1].append(replace(token, text=" "))
+        else:
+            lines.append([])
+    position = 0  # the content before it is in the parts
+    for tokens in lines:
+        if (segment := make_segment(content, tokens, render_text(escape))) is not None:
+            parts += [content[position : segment.start], replace(segment, start=start + segment.start)]
+            position = segment.end
+    return [*parts, content[position:]]
 
 
-def _tokenize(nodes: Sequence[_Node], first: int, last: int) -> Iterator[InlineToken]:
-    i = first
-    while i < last:
+def _tokenize(content: str, keeps_breaks: bool) -> Iterator[InlineToken]:
+    nodes = _read_nodes(content)
+    i = 0
+    while i < len(nodes):
         node = nodes[i]
         is_untranslated = node.tag in _CODES or node.get("translate") == "no" or node.get("mtype") == "protected"
         if node.kind == "text":
-            yield InlineToken(node.start, node.end, _LINE_BREAK.sub(" ", node.text))
+            yield from _tokenize_text(content, node, keeps_breaks)
         elif node.kind == "opening" and (is_untranslated or node.is_empty or node.tag not in _PAIRS):
             i = node.last
             role = Role.SINGLE
@@ -285,3 +309,27 @@ def _tokenize(nodes: Sequence[_Node], first: int, last: int) -> Iterator[InlineT
             roles = {"opening": Role.OPENING, "closing": Role.CLOSING}
             yield InlineToken(node.start, node.end, role=roles.get(node.kind, Role.SINGLE), name=node.tag)
         i += 1
+
+
+def _tokenize_text(content: str, node: _Node, keeps_breaks: bool) -> Iterator[InlineToken]:
+    """Yield text, escaped HTML tags in it as elements, and line breaks as texts of their own.
+
+    A line break without an escape is a space, unless it is kept or a blank line follows.
+    """
+    characters: list[str] = []
+    offsets: list[int] = []
+    for match in _CHARACTER.finditer(content, node.start, node.end):
+        if n_breaks := match[0].count("\n"):
+            character = "\n" if keeps_breaks or n_breaks > 1 else " "
+        else:
+            character = html.unescape(match[0]).replace("\r", "\n")
+        characters += character
+        offsets += [match.start()] * len(character)
+    offsets.append(node.end)
+    text, start = "".join(characters), 0
+    for span in [*find_tags(text), Span(len(text), len(text))]:
+        for line in _LINE.finditer(text, start, span.start):
+            yield InlineToken(offsets[line.start()], offsets[line.end()], line[0])
+        if span.start < span.end:
+            yield InlineToken(offsets[span.start], offsets[span.end], None, span.role, f"html {span.name}")
+        start = span.end

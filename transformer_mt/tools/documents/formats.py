@@ -93,7 +93,7 @@ def protect_elements(translator: Translator) -> Translator:
 def list_sources(document: Document) -> list[str | Segment]:
     """Return the text of each segment of a document, for the translator.
 
-    Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
+    Markup tags are searched only in segments that say so. In others, they are elements already.
     """
     return [segment.source.surface if segment.protects_tags else segment.source for segment in document.segments]
 

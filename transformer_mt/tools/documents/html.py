@@ -76,12 +76,15 @@ class OpenHtmlElement:
         return "later"
 
 
-_REFERENCE = re.compile(r"&#?[0-9A-Za-z]+;?")
+_REFERENCE = re.compile(r"&lt;/?[A-Za-z][\w:.-]*(?:\s(?:(?!&[lg]t;)[^<>])*)?/?&gt;|&#?[0-9A-Za-z]+;?")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
 def split_references(document: str, start: int, end: int) -> Iterator[InlineToken]:
-    """Yield the tokens of text at a range. A reference to a letter or to punctuation is text, any other an element."""
+    """Yield the tokens of text at a range.
+
+    A reference to a letter or to punctuation is text, any other an element, and so is an escaped tag.
+    """
     position = start
     for match in _REFERENCE.finditer(document, start, end):
         text = html.unescape(match[0])
@@ -91,8 +94,9 @@ def split_references(document: str, start: int, end: int) -> Iterator[InlineToke
         if position < match.start():
             yield _text(document, position, match.start())
         position = match.end()
-        is_text = is_known and text and all(map(_is_text, text))
-        yield InlineToken(match.start(), position, text if is_text else None)
+        is_tag = match[0].endswith("&gt;") and match[0] != "&gt;"
+        is_text = is_known and text and not is_tag and all(map(_is_text, text))
+        yield InlineToken(match.start(), position, text if is_text else None, is_content=is_tag)
     if position < end:
         yield _text(document, position, end)
 

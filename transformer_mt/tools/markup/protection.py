@@ -27,10 +27,10 @@ _FILE_SUFFIXES = (
 FILE_SUFFIXES = frozenset(_FILE_SUFFIXES.split())
 
 _TAG = regex.compile(
-    r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+|\d++)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
+    r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+|\d++)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>"""
+    r"|&(?:[A-Za-z][A-Za-z\d]+|\#\d+|\#[xX][\dA-Fa-f]+);",
     regex.DOTALL,
 )
-_REFERENCE = regex.compile(r"&(?:[A-Za-z][A-Za-z\d]+|\#\d+|\#[xX][\dA-Fa-f]+);")
 _TEMPLATE = (
     r"\{?\{\{(?:[#^]\s*(?P<opens>[\w.-]++)|/\s*(?P<closes>[\w.-]++))?[^{}]*\}\}\}?"  # {{name}} {{#if x}} {{/if}}
     r"|\{%-?+\s*+(?:end(?P<ends>\w++)|(?P<starts>\w++))?(?:[^{%]|%(?!\})|\{(?!%))*+%\}"  # {% if x %} {% endif %}
@@ -82,10 +82,8 @@ _TRAILING_PUNCTUATION = ".,;:!?)]…"
 Spans = Iterable[Span]
 
 
-def _find_tags(text: str) -> Iterator[Span]:
-    """Yield tags, comments and character references."""
-    for match in _REFERENCE.finditer(text):
-        yield Span(*match.span())
+def find_tags(text: str) -> Iterator[Span]:
+    """Yield tags, comments and character references, in order."""
     for match in _TAG.finditer(text):
         name = match["name"]
         is_single = name is None or match[0].endswith("/>") or name.lower() in VOID_TAGS
@@ -213,7 +211,7 @@ def _join_wordless_pairs(text: str, spans: Sequence[Span]) -> Sequence[Span]:
 
 
 _FINDERS: Sequence[Callable[[str], Spans]] = (
-    _find_tags,
+    find_tags,
     _find_matches(ADDRESS),
     find_placeholders,
     _find_files,
@@ -240,7 +238,7 @@ class Protector:
         """
         if isinstance(text, str):
             return mark(text, _join_wordless_pairs(text, self._find(text, _FINDERS)))
-        finders = [finder for finder in _FINDERS if finder is not _find_tags]
+        finders = [finder for finder in _FINDERS if finder is not find_tags]
         spans: list[Span] = []
         end = 0
         for item in text.items:
