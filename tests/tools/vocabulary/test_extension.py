@@ -118,3 +118,18 @@ def test_two_imported_segmenters_of_shared_ids_are_extended(tmp_path: Path) -> N
     assert extended.src.encode(SRC) == pair.src.encode(SRC) and extended.tgt.encode(TGT) == pair.tgt.encode(TGT)
     assert count_tokens(extended.tgt, reversed_words) < 0.8 * count_tokens(pair.tgt, reversed_words)
     assert extended.tgt.decode(extended.tgt.encode(reversed_words)) == pair.tgt.decode(pair.tgt.encode(reversed_words))
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])
+def test_a_second_extension_learns_a_new_script(kind: TokenizerKind, joint: bool) -> None:
+    first = extend_vocabulary(make_pair(kind, joint=joint), ([], NEW), (SRC, TGT), 100, "xx").tokenizers
+    first = TokenizerPair.from_dict(first.to_dict())
+    cyrillic = [text.lower().translate({i: i + 0x3CF for i in range(ord("a"), ord("z") + 1)}) for text in TGT]
+    found = extend_vocabulary(first, ([], cyrillic), (SRC, TGT + NEW), 300, "yy")
+    second = found.tokenizers
+    assert all(found.src_origins) and all(found.tgt_origins) and second.tags == ("xx", "yy")
+    assert second.tgt.decode(second.tgt.encode(cyrillic)) == cyrillic
+    assert count_tokens(second.tgt, cyrillic) < 1.5 * count_tokens(second.tgt, TGT)
+    for old in (SRC, TGT, NEW):
+        assert second.src.encode(old) == first.src.encode(old) and second.tgt.encode(old) == first.tgt.encode(old)

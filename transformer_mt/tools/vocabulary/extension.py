@@ -19,7 +19,7 @@ import tokenizers as hf
 import torch
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
+from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, RARE_CHARACTER, mark
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, UNK, Tokenizer, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -100,10 +100,7 @@ def extend_vocabulary(
     else:
         shares_ids = pair.joint
         sides = zip(backends, new_texts, old_texts, strict=True)
-        of_src, of_tgt = (
-            find_pieces(backend, new, old, size, known_characters=pair.shares_ids) if new else NewPieces()
-            for backend, new, old in sides
-        )
+        of_src, of_tgt = (find_pieces(backend, new, old, size) if new else NewPieces() for backend, new, old in sides)
         shared = dict.fromkeys([*of_src.scores, *of_tgt.scores]) if shares_ids else None
         src, tgt = (append_pieces(*each, shared) for each in zip(backends, (of_src, of_tgt), strict=True))
     tags = dict.fromkeys([*pair.tags, tag] if tag else pair.tags)
@@ -137,18 +134,17 @@ def _find_origins(old: Tokenizer, new: Tokenizer) -> Origins:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def find_pieces(
-    backend: hf.Tokenizer, new: Sequence[str], old: Sequence[str], size: int, *, known_characters: bool = False
-) -> NewPieces:
+def find_pieces(backend: hf.Tokenizer, new: Sequence[str], old: Sequence[str], size: int) -> NewPieces:
     """Return up to `size` pieces that new text needs, and that old text does not use.
 
-    With `known_characters`, pieces have only characters of the old vocabulary.
+    If the normalizer marks unknown characters, as that of an imported model may do, pieces have only known ones.
     """
     is_unigram = find_kind(backend) == "unigram"
-    characters = [] if known_characters or is_unigram else _find_characters(backend, new)[: size // 2]
+    marks_unknown = OPEN in next(_normalize(backend, [RARE_CHARACTER]))
+    characters = [] if is_unigram else _find_characters(backend, new)[: size // 2]
     found = NewPieces(dict.fromkeys(characters, 0.0))
     if is_unigram:
-        found.scores = dict(_learn_unigram(backend, new, size, known_characters=known_characters))
+        found.scores = dict(_learn_unigram(backend, new, size, known_characters=marks_unknown))
     else:
         merges = _learn_merges(append_pieces(backend, found), new, size - len(characters))
         found = NewPieces(found.scores | {left + right: 0.0 for left, right in merges}, merges)
