@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import LocalRunner
+from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows.check import check_corpus
+from transformer_mt.flows.check import check_corpus, is_repairable
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_filtered
 from transformer_mt.system.log import Severity
@@ -192,6 +194,45 @@ def test_unequal_line_counts_name_the_first_shifted_line(builtin: Corpus, tmp_pa
     assert f"train.en has 2,000 lines, {target} has 1,999" in counts.message
     assert "on: source line N corresponds to target line N-1" in shifted.message
     assert "train.en:1201 " in shifted.message or "train.en:1202 " in shifted.message  # source 1201 has lost its target
+
+
+@pytest.mark.parametrize("where", ["train", "validation"])
+@pytest.mark.parametrize("change", ["shift", "blank lines", "missing end"])
+def test_only_faults_of_training_pairs_are_repairable(where: str, change: str, builtin: Corpus, tmp_path: Path) -> None:
+    pairs = builtin[0][:400]
+    sources = {name: write(tmp_path, name, part) for name, part in (("train", pairs), ("validation", pairs[200:]))}
+    target = tmp_path / f"{where}.de"
+    lines = target.read_text(encoding="utf-8").splitlines()
+    changed = {
+        "shift": [*lines[:50], "Etwas ganz anderes.", *lines[50:-1]],
+        "blank lines": [*lines, "", " "],
+        "missing end": lines[:-2],
+    }
+    target.write_text("".join(f"{line}\n" for line in changed[change]), encoding="utf-8")
+    settings = (f"data.{name}={source}" for name, source in sources.items())
+    report = check_corpus(load(*settings, "data.test={}", f"data.cache_dir={tmp_path}/cache"))
+    found = [finding for finding in report.findings if finding.group == "alignment"]
+    assert found and all(finding.remedy and finding.message.startswith(where) for finding in found)
+    assert all(("--write" in finding.remedy) == (where == "train") for finding in found)
+    assert any("delete the blank lines" in finding.remedy for finding in found) == (change == "blank lines")
+    misaligned = replace(report, findings=found)  # the training pairs are also held-out text
+    assert is_repairable(misaligned) == (where == "train")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_key(builtin: Corpus, tmp_path: Path) -> None:
+    settings = f"data.train={write(tmp_path, 'train', builtin[0][:50])}", f"data.cache_dir={tmp_path}/cache"
+    (tmp_path / "train.de").write_text("eins\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"data\.validation: .*gone\.de: no such file"):
+        train = "data.train={builtin: quickstart, split: test}"
+        source = f"{{src: {tmp_path}/train.en, tgt: {tmp_path}/gone.de}}"
+        check_corpus(load(*settings, train, f"data.validation={source}", "data.test={}"))
+    bad = [*(tmp_path / "train.en").read_bytes().splitlines(keepends=True)]
+    bad[4] = b"caf\xe9\n"
+    (tmp_path / "train.en").write_bytes(b"".join(bad))
+    with pytest.raises(UserError, match=r"train\.en:5: not UTF-8"):
+        check_corpus(load(*settings))
+    (first, *_) = check_corpus(load(*settings, "data.max_bad_rows=10")).findings
+    assert "train.en has 50 lines" in first.message and "train.de has 1" in first.message
 
 
 def test_examples_of_duplicates_name_both_lines(

@@ -12,7 +12,7 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_source
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
-from transformer_mt.tools.quality.corpus_check import check_sources
+from transformer_mt.tools.quality.corpus_check import REPAIR_HINT, check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.repair import ADDED_FILTERS, RepairCounts, add_filters, repair_sources
 
@@ -23,10 +23,10 @@ def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusRe
 
 
 def is_repairable(report: CorpusReport) -> bool:
-    """Return whether `repair_corpus` repairs a warning or an error, and the languages are right."""
+    """Return whether `repair_corpus` repairs a warning or an error of `data.train`, and the languages are right."""
     problems = [finding for finding in report.findings if finding.severity > Severity.OK]
     return not report.has_wrong_languages and any(
-        finding.group == "alignment" or finding.remedy.partition(":")[0] in ADDED_FILTERS for finding in problems
+        REPAIR_HINT in finding.remedy or finding.remedy.partition(":")[0] in ADDED_FILTERS for finding in problems
     )
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, choose_evenly
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.data.text_files import check_is_regular, read_lines
-from transformer_mt.errors import UserError
+from transformer_mt.data.text_files import DELETE_BLANK_LINES, UnequalLengthError, read_lines, skip_bad_row
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import SAMPLE_LINES, describe_other_language, describe_swapped_sides
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
+ADD_OR_DELETE_LINES = "add or delete lines, so that line N of one file belongs to line N of the other"
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 
 
@@ -36,12 +37,16 @@ def check_sources(
     }
     sources = {**train, **held_out}
     hints = {key: REPAIR_HINT if key in train else "" for key in sources}
-    try:
-        corpora = {key: load(source) for key, source in sources.items()}
-    except UserError:
-        unequal = [found for key, source in sources.items() for found in check_line_counts(key, source, hints[key])]
-        if not unequal:
-            raise
+    corpora: dict[str, ParallelCorpus] = {}
+    unequal: list[Finding] = []
+    for key, source in sources.items():
+        try:
+            corpora[key] = load(source)
+        except UnequalLengthError:
+            if not (found := [*check_line_counts(key, source, hints[key])]):
+                raise
+            unequal += found
+    if unequal:
         return CorpusReport(name, {}, unequal)
     cache_dir = Path(data.cache_dir)
     misaligned = {key: find_misaligned_ranges(corpus, cache_dir, runner) for key, corpus in corpora.items()}
@@ -106,15 +111,17 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
 
     They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
     """
+    read = partial(read_lines, errors="replace", on_bad=skip_bad_row)
     for src, tgt in zip(source.src, source.tgt, strict=True):
-        for path in (src, tgt):
-            check_is_regular(Path(path))
-        n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
+        n_src, n_tgt = (sum(1 for _ in read(Path(path))) for path in (src, tgt))
         if n_src == n_tgt:
             continue
         message = f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}"
-        yield Finding("alignment", "line counts", Severity.ERROR, message, abs(n_src - n_tgt), max(n_src, n_tgt))
-        pairs = [*islice(zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False), MAX_DIAGNOSED)]
+        surplus = islice(read(Path(src if n_src > n_tgt else tgt)), min(n_src, n_tgt), None)
+        remedy = ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES
+        details = message, abs(n_src - n_tgt), max(n_src, n_tgt), (), f"{remedy}{hint}"
+        yield Finding("alignment", "line counts", Severity.ERROR, *details)
+        pairs = [*islice(zip(read(Path(src)), read(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue
         ranges = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
