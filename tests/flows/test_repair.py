@@ -88,6 +88,31 @@ def test_texts_of_different_length_are_repaired(missing: str, pairs: list[Pair])
     assert {*left} <= {*pairs[:1000]} and pairs[999] in left and len(left) > 1000 - 12
 
 
+def test_pairs_with_bad_lines_are_cut_if_some_may_be_left_out(pairs: list[Pair]) -> None:
+    """A target line is missing, too, so that later bad lines are shifted."""
+    src, tgt = map(list, zip(*pairs[:600], strict=True))
+    config = write(src, [*tgt[:300], *tgt[301:]])
+    for name, line in (("train.en", 100), ("train.de", 200), ("train.de", 500)):
+        lines = Path(name).read_bytes().splitlines(keepends=True)
+        lines[line - 1] = b"caf\xe9\n"
+        Path(name).write_bytes(b"".join(lines))
+
+    def allow(maximum: int) -> Config:
+        return config.model_copy(update={"data": config.data.model_copy(update={"max_bad_rows": maximum})})
+
+    for maximum in (0, 2):
+        with pytest.raises(UserError, match=r"train\.(en:100|de:500): not UTF-8"):
+            repair_corpus(allow(maximum), Path("new"))
+    config_path, counts = repair_corpus(allow(3), Path("new"))
+    left = read("new")
+    assert {*left} <= {*pairs} and not {pairs[99], pairs[199], pairs[500]} & {*left}
+    assert counts["train"].n_pairs == len(left) > 590 - 12
+    cut = {row["src_line"] or row["tgt_line"] for row in read_changes() if row["action"] == "cut"}
+    assert {"train.en:100", "train.de:100", "train.en:200", "train.en:501", "train.de:500"} <= cut
+    assert b"\0" not in Path("new/changes.tsv").read_bytes()
+    assert len(load_split(configuration.load(config_path), "train")) > 500
+
+
 def test_the_new_configuration_trains_on_cleaned_text_without_bad_pairs(pairs: list[Pair]) -> None:
     src, tgt = map(list, zip(*pairs[:600], strict=True))
     longest = max(range(len(src)), key=lambda row: len(src[row]))

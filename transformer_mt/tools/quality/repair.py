@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, make_line
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, primary_language
-from transformer_mt.data.text_files import read_lines
+from transformer_mt.data.sources import BadRows
+from transformer_mt.data.text_files import BAD_LINE, OnBad, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.detection import SWAP_REMEDY, describe_swapped_sides
@@ -73,10 +74,13 @@ class SideText(NamedTuple):
 FilePair = tuple[SideText, SideText]
 
 
-def read_texts(source: Source, load: Callable[[Source], ParallelCorpus]) -> Iterator[FilePair]:
-    """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
+def read_texts(source: Source, load: Callable[[Source], ParallelCorpus], on_bad: OnBad) -> Iterator[FilePair]:
+    """Yield source and target of each pair of text files, or of the whole corpus if it has another form.
+
+    `on_bad` gets the error of each bad line of a text file, see `read_lines`.
+    """
     for paths in zip(source.src, source.tgt, strict=True):
-        src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
+        src, tgt = (SideText([*read_lines(Path(path), on_bad=on_bad)], partial(_describe_line, path)) for path in paths)
         yield src, tgt
     if not source.src:
         corpus = load(source)
@@ -95,10 +99,12 @@ def align_sides(src: SideText, tgt: SideText, record: Callable[[Change], None]) 
         raise UserError(f"{name}: holds no lines; is it the right file?")
     ranges = align_lines(lambda start, end: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs)
     rows = match_rows(ranges, len(src.lines), len(tgt.lines))
+    is_bad = [BAD_LINE in (src.lines[a], tgt.lines[b]) for a, b in rows.T.tolist()]
+    rows = rows[:, ~np.array(is_bad, np.bool_)]
     for row in np.setdiff1d(np.arange(len(src.lines)), rows[0]).tolist():
-        record(Change("cut", "no target, or doubtful", src.locate(row), "", src.lines[row], ""))
+        record(Change("cut", "no target, doubtful or unreadable", src.locate(row), "", src.lines[row], ""))
     for row in np.setdiff1d(np.arange(len(tgt.lines)), rows[1]).tolist():
-        record(Change("cut", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
+        record(Change("cut", "no source, doubtful or unreadable", "", tgt.locate(row), "", tgt.lines[row]))
     shifted: list[list[int]] = rows[:, rows[0] != rows[1]].T.tolist()
     for a, b in shifted:
         record(Change("shift", f"by {b - a:+d} lines", src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]))
@@ -141,7 +147,9 @@ def repair_sources(
             languages = source.languages(data.src_lang, data.tgt_lang)
             suffixes = languages if languages[0] != languages[1] else ("src", "tgt")
             src_name, tgt_name = (f"{name}.{suffix}" for suffix in suffixes)
-            files = [*read_texts(source, load)]
+            bad = BadRows(data.max_bad_rows)
+            files = [*read_texts(source, load, bad)]
+            bad.report()
             if problem := describe_swapped_sides(languages, files[0][0].lines, files[0][1].lines):
                 raise UserError(f"{name}: {problem}; {SWAP_REMEDY}")
             counts[name] = repair_source(name, files, temporary / src_name, temporary / tgt_name, changes)
@@ -187,7 +195,8 @@ def repair_source(name: str, files: list[FilePair], src_path: Path, tgt_path: Pa
     def record(change: Change) -> None:
         counts.n_cut += change.action == "cut"
         counts.n_shifted += change.action == "shift"
-        changes.write("\t".join(map(normalize_spaces, change._replace(source=name))) + "\n")
+        row = "\t".join(map(normalize_spaces, change._replace(source=name)))
+        changes.write(row.replace(BAD_LINE, "") + "\n")
 
     paired = [align_sides(*file, record) for file in files]
     for side, path in enumerate((src_path, tgt_path)):
