@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -433,6 +434,26 @@ def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> 
     filter_texts(corpus, "overlap", news=other)
     filter_texts(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
     assert count_results() == 4
+
+
+@pytest.mark.parametrize(
+    ("filters", "n_new"),
+    [(["length", "duplicate"], 0), (["duplicate", "length", "overlap"], 1), (["near_overlap", "overlap"], 1)],
+)
+def test_only_filters_that_read_held_out_text_run_again_with_another_test_set(
+    filters: list[str], n_new: int, write_corpus: WriteCorpus
+) -> None:
+    corpus, news, talks = (write_corpus([(name, name.upper())], name) for name in ("train", "news", "talks"))
+
+    def find_results() -> set[Path]:
+        return {*Path("cache").glob("filter-*/stage.json")}
+
+    first = filter_texts(corpus, *filters, news=news)
+    before = find_results()
+    second = filter_texts(corpus, *filters, news=news, talks=talks)
+    assert len(find_results() - before) == n_new and (first.key == second.key) == (n_new == 0)
+    with pytest.raises(UserError, match="no pair of 1 is left") if n_new else nullcontext():
+        filter_texts(corpus, *filters, same=corpus)
 
 
 def test_cached_findings_are_not_those_of_another_filter(write_corpus: WriteCorpus) -> None:

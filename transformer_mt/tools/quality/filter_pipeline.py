@@ -39,7 +39,7 @@ from transformer_mt.tools.quality.filter_base import (
 )
 
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
-FORMAT_VERSION = 6  # of a filtered table and of what the filters do; part of its key
+FORMAT_VERSION = 7  # of a filtered table and of what the filters do; part of its key
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Mapping[int, str]], None]
@@ -235,6 +235,8 @@ def _run_filter_stage(
     runner: Runner,
 ) -> ParallelCorpus:
     others = [[name, other.key, other.fingerprint] for name, other in context.held_out.items()]
+    if not any(filter_.needs_held_out for filter_ in filters[part]):
+        others.clear()
     corpora = [[each.key, each.fingerprint] for each in (context.corpus, pairs)]
     key = [FORMAT_VERSION, corpora, states, context.languages, others]
     shard_filters = ShardFilters(pairs, context, filters[part], [])
