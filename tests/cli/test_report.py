@@ -129,6 +129,25 @@ def test_the_command_starts_the_processes_of_the_run(
     assert f"{launcher} transformer_mt train --config " in text_of(make_page(tmt, run_copy))
 
 
+@pytest.mark.filterwarnings("default")  # there are no translations without a test set
+@pytest.mark.parametrize("has_directions", [True, False])
+def test_an_imported_run_names_its_model_and_is_not_trained_again(
+    has_directions: bool, run_copy: Path, tmt: Tmt
+) -> None:
+    path, config = run_copy / "run.json", run_copy / "config.yaml"
+    record = json.loads(path.read_text(encoding="utf-8")) | {"sha256": {"train": "unknown"}, "sizes": {}}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    train: object = {"pretrained": "org/opus-mt (marian)"}
+    if has_directions:
+        train = [{"name": name, "pretrained": "org/opus-mt (marian)"} for name in ("a", "b")]
+    settings["data"] |= {"train": train, "validation": None}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    page = make_page(tmt, run_copy)
+    assert ["train", "unknown", "org/opus-mt (marian)", "unknown"] in rows_of(page)
+    assert "tmt train" not in text_of(page) and "split off" not in text_of(page)
+
+
 @pytest.mark.filterwarnings("default")
 def test_text_of_the_test_set_never_becomes_html(run_copy: Path, tmt: Tmt) -> None:
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"

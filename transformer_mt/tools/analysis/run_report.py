@@ -102,11 +102,12 @@ def _list_corpora(run: ReportedRun) -> Iterator[tuple[str, str, str, str]]:
     for name, fingerprint in run.record.sha256.items():
         origin = ", ".join(dict.fromkeys(map(_describe_source, sources.get(name, ()))))
         n_pairs = f"{sizes[name]:,}" if name in sizes else "unknown"
-        yield name, n_pairs, origin or "split off from train", fingerprint
+        yield name, n_pairs, origin or ("split off from train" if name == "validation" else ""), fingerprint
 
 
 def _describe_source(source: Source) -> str:
-    return source.dataset or (f"builtin {source.builtin}" if source.builtin else ", ".join(source.files))
+    name = source.dataset or source.pretrained
+    return name or (f"builtin {source.builtin}" if source.builtin else ", ".join(source.files))
 
 
 def _list_changed_settings(config: Section) -> list[str]:
@@ -125,7 +126,10 @@ def _list_commands(run: ReportedRun) -> list[str]:
     """Return the commands that train the run again, one per line.
 
     With the commit, they install the program and the packages that it was tested with; without, the recorded packages.
+    An imported model has no training pairs, so there are no commands.
     """
+    if any(source.pretrained for source in run.data.train_sources):
+        return []
     provenance, processes, per_node = run.record.provenance, run.record.processes, run.record.processes_per_machine
     nodes = ""
     if processes > per_node:
