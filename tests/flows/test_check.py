@@ -235,6 +235,25 @@ def test_a_file_that_cannot_be_read_is_named_with_its_key(builtin: Corpus, tmp_p
     assert "train.en has 50 lines" in first.message and "train.de has 1" in first.message
 
 
+@pytest.mark.parametrize("n_common", [0, 30])
+def test_pairs_of_several_sources_are_duplicates(n_common: int, builtin: Corpus, tmp_path: Path) -> None:
+    """Each source has a duplicate of its own."""
+    pairs = builtin[0]
+    parts = {"a": [*pairs[:100], pairs[0]], "b": [*pairs[100 - n_common : 200], pairs[199]]}
+    items = [f"{{name: {name}, {write(tmp_path, name, part).removeprefix('{')}" for name, part in parts.items()]
+    back = write(tmp_path, "back", [(tgt, src) for src, tgt in pairs[:50]]).removeprefix("{")
+    items.append(f"{{name: back, src_lang: de, tgt_lang: en, {back}")
+    settings = f"data.train=[{', '.join(items)}]", "data.test={}", f"data.cache_dir={tmp_path}/cache"
+    findings = [found for found in check_corpus(load(*settings)).findings if found.group == "duplicates"]
+    assert [found.count for found in findings if found.name == "pair"] == [1, 1]
+    found = [found for found in findings if found.name == "pair of any source"]
+    assert [(each.count, each.total) for each in found] == ([(32, 282)] if n_common else [])
+    if found:
+        examples = {(each.location, each.reason) for each in found[0].examples}
+        assert (f"{tmp_path}/b.en:1", f"repeats {tmp_path}/a.en:71") in examples
+        assert found[0].severity == Severity.WARNING and found[0].remedy
+
+
 def test_examples_of_duplicates_name_both_lines(
     builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

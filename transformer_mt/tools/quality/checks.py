@@ -196,6 +196,14 @@ CHECKS = [
         for name, of in zip(SIDE_NAMES, ("src", "tgt"), strict=True)
     ),
 ]
+SEVERAL_SOURCES_CHECK = CorpusCheck(
+    "pair of any source",
+    "repeat an earlier pair, also of another source",
+    "keep them in one source; the filter duplicate compares only pairs of the same source",
+    0.1,
+    filter=make_filter("duplicate"),
+    group="duplicates",
+)
 TRAINING_CHECKS = [
     CorpusCheck("pair", "repeat an earlier pair", "duplicate", NEVER),
     CorpusCheck(

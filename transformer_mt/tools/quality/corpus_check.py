@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from transformer_mt.data.corpus import PairExample, ParallelCorpus, choose_evenly
+from transformer_mt.data.corpus import PairExample, ParallelCorpus, choose_evenly, combine_corpora
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import DELETE_BLANK_LINES, UnequalLengthError, read_lines, skip_bad_row
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import SAMPLE_LINES, describe_other_language, describe_swapped_sides
-from transformer_mt.tools.quality.checks import CorpusReport, Finding, check_pairs
+from transformer_mt.tools.quality.checks import SEVERAL_SOURCES_CHECK, CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
@@ -67,6 +67,12 @@ def check_sources(
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {key})") for one in found]
         findings += found
+    if len(train) > 1:
+        joined = combine_corpora({key: corpora[key] for key in train})
+        languages, checks = (data.src_lang, data.tgt_lang), [SEVERAL_SOURCES_CHECK]
+        n_within = sum(found.count for found in findings if (found.group, found.name) == ("duplicates", "pair"))
+        found = check_pairs(joined, languages, {}, (), cache_dir, runner, checks)
+        findings += [each for each in found if each.count > n_within]
     findings.sort(key=lambda finding: -finding.severity)
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
 

@@ -93,12 +93,12 @@ class DuplicateReasons(Mapping[int, str]):
 
 
 class DuplicateFilter(CorpusFilter):
-    """Remove repeated pairs, sources or targets. The first one is kept."""
+    """Remove repeated pairs, sources or targets within each item of `data.train`. The first one is kept."""
 
     kind = "duplicate"
 
     of: ComparedSide = "pair"
-    """what must be equal: pair, src or tgt"""
+    """what must be equal: pair, src or tgt; each item of data.train on its own"""
     normalized: bool = False
     """compare without case, spaces and punctuation"""
 
@@ -109,15 +109,16 @@ class DuplicateFilter(CorpusFilter):
 
 
 class NearDuplicateFilter(CorpusFilter):
-    """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
+    """Remove pairs, sources or targets that are similar to an earlier one of the same item of `data.train`.
 
-    Similarity is the share of runs of four letters that two texts have in common, without case, spaces and punctuation.
+    Equal ones are kept. Similarity is the share of runs of four letters that two texts have in common, without case,
+    spaces and punctuation.
     """
 
     kind = "near_duplicate"
 
     of: ComparedSide = "pair"
-    """what must be similar: pair (both sides as one text), src or tgt"""
+    """what must be similar: pair (both sides as one text), src or tgt; each item of data.train on its own"""
     similarity: float = Field(default=SIMILARITY, ge=MIN_SIMILARITY, lt=1.0)
     """minimum similarity, from 0.7"""
 
