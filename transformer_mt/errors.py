@@ -1,4 +1,4 @@
-"""Exceptions that end the program with a message instead of a traceback, and a part of many messages."""
+"""Exceptions that end the program with a message instead of a traceback, and the hint for a mistyped file name."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,7 +30,7 @@ class Interrupted(Exception):  # noqa: N818  (it is not an error)
 
 
 def suggest_file(path: Path) -> str:
-    """Return a question that names the file whose name is most similar to that of a missing one, or nothing."""
+    """Return the hint "; did you mean FILE?" for a missing file, or ""."""
     plain = Path(str(path).replace("\\", "/"))  # as written on Windows
     similar = get_close_matches(plain.name, [other.name for other in plain.parent.glob("*")], n=1, cutoff=0.8)
     return f"; did you mean {plain.with_name(similar[0])}?" if similar else ""

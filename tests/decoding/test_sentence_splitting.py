@@ -285,7 +285,7 @@ def test_chinese_and_japanese_have_no_space_between_sentences() -> None:
         ("一二", "MacBook", False), ("iPhone", "很好", False), ("iPhone.", "MacBook", False), ("дом", "cat", False),
     ],
 )  # fmt: skip
-def test_latin_words_of_chinese_are_separated(before: str, after: str, is_separated: bool) -> None:
+def test_latin_words_in_chinese_text_are_separated(before: str, after: str, is_separated: bool) -> None:
     assert join(["an iPhone ", "MacBook"], [before, after], "zh") == f"{before}{' ' * is_separated}{after}"
     assert join(["abcd", "efgh"], [before, after], "zh") == f"{before}{after}"
 

@@ -23,7 +23,7 @@ from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.hooks import CaseStage
 from transformer_mt.decoding.interface import Hypothesis, batch_by_length
 from transformer_mt.decoding.segments import Segment, Translation
-from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, leave_out_invalid_words
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, realign_without_invalid_words
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
@@ -489,4 +489,4 @@ def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> Non
 )
 def test_only_invalid_bytes_are_left_out(text: str, expected: str, alignment: list[tuple[int, int]]) -> None:
     words = [(i, i) for i in range(len(text.split()))]
-    assert (leave_out_invalid_bytes(text), leave_out_invalid_words(text, words)) == (expected, alignment)
+    assert (leave_out_invalid_bytes(text), realign_without_invalid_words(text, words)) == (expected, alignment)

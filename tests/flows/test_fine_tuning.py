@@ -382,7 +382,7 @@ MACHINE = {
 }
 
 
-def test_no_settings_of_the_machine_of_the_run_are_taken(brief_run: str, tmt: Tmt) -> None:
+def test_settings_of_the_old_machine_are_reset(brief_run: str, tmt: Tmt) -> None:
     edit_run(brief_run, **MACHINE)
     assert_succeeded(tmt("init", write_pairs(("red", "rot")), "--from", brief_run, *TUNE))
     tuned = flatten(load(Path("tuned.yaml")))

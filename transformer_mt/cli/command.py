@@ -42,13 +42,13 @@ UNSUPPORTED_OPTIONS = {
     **dict.fromkeys(
         ["train --output", "train --out"], "name=NAME names the run folder, and runs_dir=DIR the folder that holds it"
     ),
-    **dict.fromkeys(["init --src", "init --tgt"], "name both files as the first arguments: tmt init SRC TGT"),
+    **dict.fromkeys(["init --src", "init --tgt"], "pass both files as the first arguments: tmt init SRC TGT"),
     **dict.fromkeys(["translate --src", "translate --source"], "--input F translates the lines of a file"),
     **dict.fromkeys(
         [f"{name} --model" for name in ("translate", "evaluate", "serve", "export", "explain", "report", "synthesize")],
         "the run folder is the first argument",
     ),
-    "evaluate --metrics": "all are computed",
+    "evaluate --metrics": "all metrics are computed",
     "report --html": "--output names the page",
     "export --format": "--to names the format",
 }

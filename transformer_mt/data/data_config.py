@@ -385,18 +385,18 @@ class DataConfig(Section):
 
     def iterate_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of all training pairs and held-out sets, each with its keys in the section."""
-        yield from _add_keys("train", self.train)
+        yield from _with_key_paths("train", self.train)
         yield from self.iterate_held_out_sources()
 
     def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""
         if self.validation is not None:
-            yield from _add_keys("validation", self.validation)
+            yield from _with_key_paths("validation", self.validation)
         yield from ((("test", name), source) for name, source in self.test.items())
 
 
-def _add_keys(key: str, sources: Source | Sequence[Source]) -> Iterator[tuple[KeyPath, Source]]:
-    """Yield each source with its keys: `key` alone if there is a single source without a number."""
+def _with_key_paths(key: str, sources: Source | Sequence[Source]) -> Iterator[tuple[KeyPath, Source]]:
+    """Yield each source with its key path: (key,), or (key, index) in a list."""
     if isinstance(sources, Source):
         yield (key,), sources
     else:

@@ -180,7 +180,7 @@ class DecodingConfig(Section):
         return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
 
     def max_target_tokens(self, source_tokens: int) -> int:
-        """Return the maximum length of a translation, EOS included. A translation of minimum length can end."""
+        """Return the maximum length of a translation, EOS included. It leaves room for EOS after the minimum."""
         return max(int(self.max_length_factor * source_tokens) + self.max_length_offset, self.min_length + 1)
 
     def length_normalize(self, scores: ScoresT, length: int) -> ScoresT:

@@ -237,9 +237,9 @@ def align_batch(
 ) -> list[WordAlignment]:
     """Align each word of each translation with the source word that it attends to most.
 
-    `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`), also of those that
-    were cut. The attention weights
-    of a target token are those of the position that predicts it, averaged over heads, layers and models.
+    `src_word_indices` has the word of each source token, also of those that were cut (`Tokenizer.word_indices`). The
+    attention weights of a target token are those of the position that predicts it, averaged over heads, layers and
+    models.
     """
     if not targets:
         return []

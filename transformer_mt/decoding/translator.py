@@ -390,7 +390,7 @@ class Translator:
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
-                    alignment = alignment and leave_out_invalid_words(text, alignment)
+                    alignment = alignment and realign_without_invalid_words(text, alignment)
                     text = leave_out_invalid_bytes(text)
                 content = Segment.from_text(text.replace("\n", " "))
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs[n_tags:], hypothesis.finished
@@ -611,7 +611,7 @@ def choose_n_best(
     return [*distinct.values()][: config.n_best]
 
 
-def leave_out_invalid_words(text: str, alignment: WordAlignment) -> WordAlignment:
+def realign_without_invalid_words(text: str, alignment: WordAlignment) -> WordAlignment:
     """Return the alignment of a translation after `leave_out_invalid_bytes`."""
     words = [i for i, word in enumerate(text.split()) if word.strip(REPLACEMENT)]
     kept = {old: new for new, old in enumerate(words)}

@@ -230,15 +230,17 @@ def describe_system(translator: Translator) -> str:
 
 
 def make_shared_scorer(configs: Mapping[RunFolder, Config], tag: str | None) -> Scorer:
-    """Return the scorer of runs for texts with a tag; None: with `decoding.tag`.
+    """Return the scorer that all runs share for translations with `tag`, by default `decoding.tag`.
 
     Raises `UserError` unless all runs know the tag and are scored in the same way.
     """
-    languages = {run: config.data.languages_of(tag or config.decoding.tag) for run, config in configs.items()}
-    scorers = {run.path: Scorer.from_config(config.scoring, languages[run][1]) for run, config in configs.items()}
+    scorers = {
+        run.path: Scorer.from_config(config.scoring, config.data.languages_of(tag or config.decoding.tag)[1])
+        for run, config in configs.items()
+    }
     first, *others = scorers
     ours = asdict(scorers[first])
-    keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}
+    keys = {"tokenize": "scoring.tokenize", "tgt_lang": "the target language", "text": "scoring.text"}
     for other in others:
         theirs = asdict(scorers[other])
         if differing := [name for name in keys if theirs[name] != ours[name]]:

@@ -50,7 +50,13 @@ TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
 NEW, OLD = "new", "old"
-MACHINE_KEYS = ("runs_dir", "device", "precision", "compile", "threads")  # reset: the author may not be trusted
+MACHINE_KEYS = (
+    "runs_dir",
+    "device",
+    "precision",
+    "compile",
+    "threads",
+)  # resolved for another machine, or paths of a run that others made
 
 
 @dataclass(frozen=True)
@@ -125,11 +131,14 @@ def write_fine_tuning_config(
             warnings.append(f"the model may forget: {reason}")
     tags = {part.keys.get("tag") for part in (*new.train, *known.train)}
     if lost := [tag for tag in old.data.tags if tag not in tags]:
-        warnings.append(f"the new run will not translate with the tags {', '.join(lost)}, because no pairs have them")
+        warnings.append(f"no new or replayed pair has the tags {', '.join(lost)}, so the new run cannot use them")
     start = RunFolder(folder / START) if is_extended else run
     path = render_value(os.path.relpath(run.config, output.parent))
-    base = f"base: {path}  # model, tokenizers, and all settings not below\n# not those of the run's machine:\n"
-    base += "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
+    defaults = "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
+    base = (
+        f"base: {path}  # model, tokenizers, and all settings not below\n"
+        f"# reset to the defaults, because the run may come from another machine:\n{defaults}"
+    )
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
@@ -202,7 +211,7 @@ def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
 def _find_replay_direction(old: Config, run: RunFolder, tag: str | None) -> Direction:
     """Return the direction of `--replay`: of `--tag` if the run knows it, else of `decoding.tag`.
 
-    Raises `UserError` if the pairs need a tag, and there is none of these.
+    Raises `UserError` if the pairs need a tag, and neither is known.
     """
     tags = ", ".join(old.data.tags)
     found = next((each for each in (tag, old.decoding.tag) if each and is_known_tag(each, old.data.tags)), None)
@@ -304,11 +313,11 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
     def make(part: str, pairs: Iterable[Pair]) -> SourcePairs:
         return SourcePairs(name, f"{name}-{part}", [*pairs], keys)
 
-    full = (pair for pair in train if all(map(str.strip, pair)))
-    kept = [pair for pair in full if pair[0] not in held_out_src and pair[1] not in held_out_tgt]
+    complete = (pair for pair in train if all(map(str.strip, pair)))
+    kept = [pair for pair in complete if pair[0] not in held_out_src and pair[1] not in held_out_tgt]
     if not kept:
         raise UserError(
-            f"{given.train[0]}: each pair has an empty side, or a sentence of the validation or test files; pass others"
+            f"{given.train[0]}: each pair has an empty side, or a side that is validation or test text; pass others"
         )
     return Splits(
         [make("train", kept)],
@@ -398,7 +407,7 @@ def _choose_settings(
         Setting("model", "freeze", freeze, "without parts that new symbols train"),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
-        Setting("batches", "packed_positions", "auto", "not those of the run's GPU"),
+        Setting("batches", "packed_positions", "auto", "measured anew"),
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),

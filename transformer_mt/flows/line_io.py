@@ -289,7 +289,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             yield output
         except BaseException as error:  # also SystemExit, which a signal raises
             is_interrupted = not isinstance(error, Exception)
-            _keep_finished_lines(output, part, record, is_interrupted, has_old_output=path.exists())
+            _keep_finished_lines(output, part, record, is_interrupted=is_interrupted, has_old_output=path.exists())
             raise
         part.replace(path)
     record.unlink(missing_ok=True)
@@ -337,7 +337,7 @@ def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> F
 
 
 def _keep_finished_lines(
-    output: LineOutput, part: Path, record: Path, is_interrupted: bool, *, has_old_output: bool
+    output: LineOutput, part: Path, record: Path, *, is_interrupted: bool, has_old_output: bool
 ) -> None:
     done = output.finished
     output.file.truncate(done.bytes)  # removes an incomplete window
@@ -349,7 +349,8 @@ def _keep_finished_lines(
     else:
         record.unlink(missing_ok=True)
         is_resumable = is_interrupted and output.record is not None
-        if not (is_resumable and has_old_output):  # else `is_complete` would take the old output for the new one
+        keeps_part = is_resumable and has_old_output  # so that the old output is not complete, see `is_complete`
+        if not keeps_part:
             part.unlink(missing_ok=True)
         if is_resumable:
             log(f"tmt: stopped before the first window (up to {WINDOW_LINES:,} lines) was finished; nothing is kept")

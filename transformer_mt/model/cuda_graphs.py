@@ -56,7 +56,7 @@ class GraphCache:
     def __init__(self, state: KVCache, release: Callable[[StepGraph], None]) -> None:
         self.state, self._release = state, release
         self.graph: StepGraph | None = None
-        self.has_memory = True  # for a larger graph
+        self.may_load_graph = True  # False after an attempt failed, until sentences are dropped
 
     def hold(self, graph: StepGraph | None) -> None:
         """Release the current graph and hold another. The state must have left the buffers of the current one."""
@@ -75,7 +75,7 @@ class GraphCache:
         """Keep only these sentences, in this order. [b']."""
         self.state.select(rows)
         self.hold(None)
-        self.has_memory = True
+        self.may_load_graph = True
 
     def __del__(self) -> None:
         self.hold(None)
@@ -103,10 +103,10 @@ class GraphModel:
         if state.position == 0:  # all sentences still have a single hypothesis
             return self.model.step(tokens, state)
         is_full = cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots
-        if is_full and cache.has_memory:
+        if is_full and cache.may_load_graph:
             graph = self._load_graph(tokens, state) if self._can_capture else None
             if graph is None:
-                cache.graph, cache.has_memory = None, False  # not released, because the state stays in its buffers
+                cache.graph, cache.may_load_graph = None, False  # not released, because the state stays in its buffers
             else:
                 cache.hold(graph)
         return self.model.step(tokens, state) if cache.graph is None else cache.graph.step(tokens, state)

@@ -82,7 +82,7 @@ def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: S
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         if not info.path.parent.exists():  # the run was moved
-            raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(info.path)) from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         is_too_large = os.strerror(errno.EFBIG) in str(error)
         remedy = files.WRITE_ERROR_REMEDIES[errno.EFBIG] if is_too_large else "make room on the disk, or repair it,"

@@ -401,7 +401,7 @@ class RunFolder:
             except FileNotFoundError:
                 if self.path.exists():
                     raise
-                advice = "to resume, run `tmt train --config` with its config.yaml"
+                advice = "to resume a moved run: tmt train --config NEW_FOLDER/config.yaml"
                 raise UserError(f"{self.path}: the run folder was moved or deleted; {advice}") from None
             finally:
                 if self.path.exists() and not self.exists():

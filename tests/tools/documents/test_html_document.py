@@ -183,7 +183,7 @@ def test_the_language_of_the_page_is_set() -> None:
         ("den", "de", "de"),
     ],
 )
-def test_only_a_form_of_the_language_of_the_translation_is_kept(old: str, language: str, new: str) -> None:
+def test_only_a_more_specific_language_code_is_kept(old: str, language: str, new: str) -> None:
     document = parse_document(f"<html lang='{old}'>x", "html", DocumentOptions(language))
     assert fill(document, identity) == f"<html lang='{new}'>x"
 

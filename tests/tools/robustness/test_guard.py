@@ -103,10 +103,10 @@ def make_guard(provenance: ModelProvenance) -> Guard:
         ("to me@a.org, please", "bitte an mich @ a.org", "link"),
         ("fine 👍🏽 © 2 you", "gut 👍 dir", ""),
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
-        ("1. Wash the dog.", "Den Hund waschen.", "list mark"),
+        ("1. Wash the dog.", "Den Hund waschen.", "list marker"),
         ("1. Wash the dog.", "1) Den Hund waschen.", ""),
-        ("2) Feed it.", "Füttern.", "list mark"),
-        ("• a dog", "ein Hund", "list mark"),
+        ("2) Feed it.", "Füttern.", "list marker"),
+        ("• a dog", "ein Hund", "list marker"),
         ("> a dog", "> ein Hund", ""),
         ("- a dog", "– ein Hund", ""),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
@@ -188,7 +188,7 @@ def test_a_translation_with_a_loop_never_replaces_another() -> None:
     assert not guard.may_replace([LOOP], numbers) and not guard.may_replace(numbers, numbers)
 
 
-@pytest.mark.parametrize(("language", "kinds"), [("de", []), ("cs_CZ", []), ("fr", ["list mark"])])
+@pytest.mark.parametrize(("language", "kinds"), [("de", []), ("cs_CZ", []), ("fr", ["list marker"])])
 def test_a_number_with_a_full_stop_may_be_an_ordinal(language: str, kinds: list[str]) -> None:
     guard = make_guard(replace(PROVENANCE, src_lang=language, tgt_lang="en"))
     assert [fault.kind for fault in guard.find_faults("3. Platz", "Third place")] == kinds

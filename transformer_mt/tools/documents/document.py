@@ -430,7 +430,7 @@ def read_tag(document: str, start: int, end: int) -> Tag | None:
 def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -> list[Replacement]:
     """Return replacements that set the language in attributes of a tag.
 
-    The first of the names is added if the tag has none of them. A form of the language, such as de-AT for de, is kept.
+    The first of the names is added if the tag has none of them. A more specific code, such as de-AT for de, is kept.
     """
     replacements: list[Replacement] = []
     language = format_language_tag(language)
@@ -438,7 +438,7 @@ def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -
     found = [each for each in tag.attributes if each.name in wanted]
     for attribute in found:
         value = document[attribute.start : attribute.end]
-        if f"{normalize_language(value.strip())}-".startswith(f"{normalize_language(language)}-"):
+        if f"{normalize_language(value.strip())}-".startswith(f"{normalize_language(language)}-"):  # den is not de
             continue
         has_value = document[attribute.start - 1] in "\"'="
         replacements.append(Replacement(attribute.start, attribute.end, [language if has_value else f'="{language}"']))

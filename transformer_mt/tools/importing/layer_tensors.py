@@ -141,17 +141,17 @@ def make_model_config(settings: ModelSettings, **differences: object) -> ModelCo
     return validate(ModelConfig, values, settings.path)
 
 
-def read_decoding(folder: Path, settings: ModelSettings, n_first: int = 1) -> dict[str, object]:
+def read_decoding(folder: Path, settings: ModelSettings, n_start_tokens: int = 1) -> dict[str, object]:
     """Return the search settings of `generation_config.json`, or of `config.json` in older folders.
 
-    `min_length` counts the `n_first` tokens there that start a translation.
+    `min_length` counts the `n_start_tokens` start tokens there, which are subtracted.
     """
     values = {**settings.values, **read_optional_json(folder / "generation_config.json")}
     found: dict[str, object] = {"min_length": 0}
     for theirs, ours in DECODING_KEYS.items():
         value = values.get(theirs)
         if isinstance(value, int | float) and value >= 0:
-            found[ours] = max(0, value - n_first) if ours == "min_length" else value
+            found[ours] = max(0, value - n_start_tokens) if ours == "min_length" else value
     if n := values.get("no_repeat_ngram_size"):
         log(f"no_repeat_ngram_size {n} of the source is left out: the guard re-decodes translations that loop")
     return found

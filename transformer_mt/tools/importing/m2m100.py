@@ -76,7 +76,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
         r"model\.(en|de)coder\.embed_positions\.weights?", "final_logits_bias"
     )  # constants of older versions
     source.check_all_taken()
-    decoding = read_decoding(folder, settings, n_first=2)  # the start, and the language
+    decoding = read_decoding(folder, settings, n_start_tokens=2)  # the start, and the language
     if languages.src and languages.tgt:
         decoding["tag"] = directions[0].tag
     kind = cast(TokenizerKind, find_kind(both.backend))

@@ -2,7 +2,7 @@
 
 Only a text with a fault is translated again; all other translations are kept. It is searched again, all
 hypotheses of a beam of at least 5 are compared, and if the fault remains, the text is divided. A part that is a lost
-number, link, emoji or list mark is copied. So is a text in a script that the source language does not have.
+number, link, emoji or list marker is copied. So is a text in a script that the source language does not have.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Guard:
             faults.append(Fault(kind))
         faults += [Fault("number", item) for item in _find_lost_numbers(source, translation)]
         if (mark := self._list_mark.match(source)) and (mark["digit"] or mark[1].strip()) not in translation:
-            faults.append(Fault("list mark", mark[1]))
+            faults.append(Fault("list marker", mark[1]))
         if "@" in source or "://" in source or "www." in source:
             faults += [
                 Fault("link", item) for item in dict.fromkeys(ADDRESS.findall(source)) if item not in translation
