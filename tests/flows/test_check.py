@@ -49,8 +49,8 @@ LINES: dict[str, Callable[[str, str], Pair]] = {
     "content: stray characters (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
     "content: html": lambda src, tgt: (f"<b>{src}</b>", tgt),
     "content: html (attribute)": lambda src, tgt: (f'<seg id="1">{src}</seg>', tgt),
-    "content: references": lambda src, tgt: (src, f"{tgt} &nbsp;"),
-    "content: lost characters": lambda src, tgt: (src, tgt.replace(tgt[5], "\ufffd")),
+    "content: HTML entities": lambda src, tgt: (src, f"{tgt} &nbsp;"),
+    "content: replacement characters": lambda src, tgt: (src, tgt.replace(tgt[5], "\ufffd")),
 }
 
 
@@ -246,7 +246,7 @@ def test_pairs_of_several_sources_are_duplicates(n_common: int, builtin: Corpus,
     settings = f"data.train=[{', '.join(items)}]", "data.test={}", f"data.cache_dir={tmp_path}/cache"
     findings = [found for found in check_corpus(load(*settings)).findings if found.group == "duplicates"]
     assert [found.count for found in findings if found.name == "pair"] == [1, 1]
-    found = [found for found in findings if found.name == "pair of any source"]
+    found = [found for found in findings if found.name == "pair across sources"]
     assert [(each.count, each.total) for each in found] == ([(32, 282)] if n_common else [])
     if found:
         examples = {(each.location, each.reason) for each in found[0].examples}
@@ -280,9 +280,9 @@ def test_placeholders_are_not_html_and_the_suggested_filters_remove_all_html(bui
     placeholders = [("Hello <name>, this is &title;.", "Hallo <name>, das ist &title;.")]
     report = check(tmp_path, [*pairs, *placeholders], builtin[1])
     found = {finding.name: finding for finding in report.findings}
-    assert (found["html"].count, found["references"].count) == (len(html), len(references))
+    assert (found["html"].count, found["HTML entities"].count) == (len(html), len(references))
     source, cache = write(tmp_path, "train", pairs), f"data.cache_dir={tmp_path}/cache"
-    remedies = ", ".join(f"{{{found[name].remedy}}}" for name in ("html", "references"))
+    remedies = ", ".join(f"{{{found[name].remedy}}}" for name in ("html", "HTML entities"))
     config = load(f"data.train={source}", cache, f"data.filters=[{remedies}]")
     assert [*load_filtered(config)] == [*good, ("A dog", "Ein Hund"), ("A b", 'Tom & "x"')]
 

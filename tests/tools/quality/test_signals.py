@@ -94,12 +94,12 @@ def test_copied_words_are_counted_without_case_and_punctuation(src: str, tgt: st
 )
 def test_sound_text_has_no_signs_of_damage(text: str) -> None:
     assert not signals.has_mojibake(text)
-    assert not (signals.has_stray_characters(text) or signals.find_tags(text) or signals.has_references(text))
+    assert not (signals.has_stray_characters(text) or signals.find_tags(text) or signals.has_html_entities(text))
 
 
 @pytest.mark.parametrize("text", ["It&#39;s", "It&amp;#39;s", "It&amp;amp;#x27;s", "It&apos;s"])
-def test_references_are_decoded_until_none_is_left(text: str) -> None:
-    assert signals.decode_references(f"{text} &title; & &amp;&copy=1") == "It's &title; & &&copy=1"
+def test_html_entities_are_decoded_until_none_is_left(text: str) -> None:
+    assert signals.decode_html_entities(f"{text} &title; & &amp;&copy=1") == "It's &title; & &&copy=1"
 
 
 @pytest.mark.parametrize("text", ["A man , old .", "▁A ▁man", "A walk@@ ing man", "Don ￭'￭ t", "狗 在 花 园"])

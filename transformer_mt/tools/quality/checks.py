@@ -115,14 +115,14 @@ CONTENT_CHECKS = [
     ),
     CorpusCheck(
         "stray characters",
-        "have control characters, invisible or decomposed (not NFC) ones, or line separators",
+        "have control, invisible or decomposed (not NFC) characters, or line separators",
         "normalize",
         0.01,
         find_in_side=signals.has_stray_characters,
     ),
     CorpusCheck(
-        "lost characters",
-        "have U+FFFD in place of characters, so an encoding was wrong",
+        "replacement characters",
+        "have the replacement character (U+FFFD), so an encoding was wrong",
         r"regex: {drop: '\uFFFD'}",
         0.001,
         0.2,
@@ -130,11 +130,11 @@ CONTENT_CHECKS = [
     ),
     CorpusCheck("html", "have HTML tags", _DROP_TAGS, 0.001, find_in_side=signals.find_tags),
     CorpusCheck(
-        "references",
-        "have HTML character references, such as &quot;",
-        "normalize: {references: true}",
+        "HTML entities",
+        "have HTML entities, such as &quot;",
+        "normalize: {html_entities: true}",
         0.001,
-        find_in_side=signals.has_references,
+        find_in_side=signals.has_html_entities,
     ),
 ]
 PREPROCESSING_CHECKS = [
@@ -156,7 +156,7 @@ PREPROCESSING_CHECKS = [
     ),
     CorpusCheck(
         "tokenized",
-        "are in tokens, with spaces or marks that users do not type, and translations will have them",
+        "are tokenized: translations will have their spaces or subword markers, too",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
         TOKENIZED_SHARE,
         find_in_side=signals.is_tokenized,
@@ -197,7 +197,7 @@ CHECKS = [
     ),
 ]
 SEVERAL_SOURCES_CHECK = CorpusCheck(
-    "pair of any source",
+    "pair across sources",
     "repeat an earlier pair, also of another source",
     "keep them in one source; the filter duplicate compares only pairs of the same source",
     0.1,

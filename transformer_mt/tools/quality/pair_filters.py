@@ -29,7 +29,7 @@ from transformer_mt.tools.quality.filter_base import (
 from transformer_mt.tools.quality.signals import (
     LengthModel,
     copy_share,
-    decode_references,
+    decode_html_entities,
     find_addresses,
     measure_number_agreement,
     normalize_quotes,
@@ -57,13 +57,13 @@ class NormalizeFilter(Filter):
     """replace typographic quotation marks by ASCII ones; the model then writes ASCII quotation marks"""
     mojibake: bool = False
     """repair text that was decoded with a wrong encoding"""
-    references: bool = False
-    """decode HTML character references, such as &quot; and &amp;#39;"""
+    html_entities: bool = False
+    """decode HTML entities, such as &quot; and &amp;#39;"""
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return a function that replaces the text of the block, and returns the pairs that changed."""
         steps = (
-            (self.references, decode_references),
+            (self.html_entities, decode_html_entities),
             (self.mojibake, repair_mojibake),
             (self.control, remove_control_characters),
             (self.nfc, normalize_unicode),

@@ -168,7 +168,7 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     languages = {code for source in data.train_sources for code in source.languages(data.src_lang, data.tgt_lang)}
     has_held_out = bool(data.validation or data.test)
     is_one_language = len({*map(primary_language, languages)}) == 1  # in which many sides are the same
-    options = {"normalize": {"mojibake": True, "references": True}}
+    options = {"normalize": {"mojibake": True, "html_entities": True}}
     candidates = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS]
     present = [filter_.model_dump() for filter_ in filters]
     added = (

@@ -44,9 +44,9 @@ def remove_control_characters(text: str) -> str:
     return _REMOVED.sub("", text)
 
 
-def decode_references(text: str) -> str:
-    """Replace HTML character references such as `&quot;` by their characters, also those of `&amp;quot;`."""
-    while "&" in text and (decoded := _REFERENCE.sub(lambda match: html.unescape(match[0]), text)) != text:
+def decode_html_entities(text: str) -> str:
+    """Replace HTML entities such as `&quot;` by their characters, also those of `&amp;quot;`."""
+    while "&" in text and (decoded := _ENTITY.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
     return text
 
@@ -197,7 +197,7 @@ _TAG = re.compile(
     r"|<[a-z]\w*\s[^<>=]*=[^<>]*>"
 )
 """HTML tags, and others with an attribute, but not placeholders such as `<name>`."""
-_REFERENCE = re.compile(
+_ENTITY = re.compile(
     r"(?i)&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
     r"|#\d{2,6}|#x[0-9a-f]{2,5});"
 )
@@ -224,9 +224,9 @@ def find_tags(text: str) -> list[str]:
     return _TAG.findall(text) if "<" in text else []
 
 
-def has_references(text: str) -> bool:
-    """Return whether a text has HTML character references."""
-    return "&" in text and _REFERENCE.search(text) is not None
+def has_html_entities(text: str) -> bool:
+    """Return whether a text has HTML entities."""
+    return "&" in text and _ENTITY.search(text) is not None
 
 
 _TOKENIZED = re.compile(r"\w [.,](?:\s|$)| @-@ |\w@@ |▁\w|￭")
