@@ -108,4 +108,4 @@ def test_runs_with_different_scoring_are_refused(workspace: Path, tmt: Tmt) -> N
     text = Path("runs/other/config.yaml").read_text(encoding="utf-8")
     Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
     done = tmt("evaluate", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
-    assert_user_error(done, "runs/other: ", "data.tgt_lang")
+    assert_user_error(done, "runs/other: ", "tgt_lang")

@@ -207,7 +207,7 @@ def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> 
         "  seed: 1 -> 7",
         "  model.d_ff: 32 -> 64",
         "resume with the settings of the run: tmt train --config runs/tiny/config.yaml",
-        "or choose another name (name=...), or start over with --restart (the old run is moved aside)",
+        "or choose another name (name=...), or start over with tmt train --restart (the old run is moved aside)",
         "",
     ]
     assert read_folder(run_copy) == before

@@ -240,7 +240,7 @@ def make_shared_scorer(configs: Mapping[RunFolder, Config], tag: str | None) -> 
     }
     first, *others = scorers
     ours = asdict(scorers[first])
-    keys = {"tokenize": "scoring.tokenize", "tgt_lang": "the target language", "text": "scoring.text"}
+    keys = {"tokenize": "scoring.tokenize", "tgt_lang": "tgt_lang", "text": "scoring.text"}
     for other in others:
         theirs = asdict(scorers[other])
         if differing := [name for name in keys if theirs[name] != ours[name]]:
