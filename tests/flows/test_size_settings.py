@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from transformer_mt.flows import configuration
-from transformer_mt.flows.init import SIZE_SETTINGS, Setting, SizeSettings, choose_settings, find_size_settings, render
-from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics
+from transformer_mt.flows.init import (
+    SIZE_SETTINGS,
+    CorpusStatistics,
+    Setting,
+    SideStatistics,
+    SizeSettings,
+    choose_settings,
+    find_size_settings,
+    render,
+)
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIDE = SideStatistics([], "LATIN", True, 80)

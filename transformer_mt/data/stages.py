@@ -39,7 +39,7 @@ from transformer_mt.system.files import (
     atomic_new_folder,
     build_cached,
     delete_folder,
-    report_read_only_folder,
+    report_read_only,
     write_text,
 )
 from transformer_mt.system.log import ProgressReport
@@ -92,7 +92,7 @@ class Stage:
         target = self.task_folder(task)
         if (target / METADATA).exists():
             return
-        with report_read_only_folder(self.folder):
+        with report_read_only(self.folder.parent):
             self.folder.mkdir(parents=True, exist_ok=True)
             if target.exists():  # such as a part of a copied cache
                 delete_folder(target)
@@ -114,7 +114,7 @@ class Stage:
         with report_damage(self.folder):
             tasks = map(self.task_folder, range(self.n_tasks))
             index = [json.loads((task / METADATA).read_text("utf-8")) for task in tasks]
-        with report_read_only_folder(self.folder):
+        with report_read_only(self.folder.parent):
             write_text(self.folder / INDEX, json.dumps(index))
 
     def results(self) -> list[TaskResult]:

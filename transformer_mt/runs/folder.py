@@ -54,15 +54,16 @@ from transformer_mt.runs.records import (
 )
 from transformer_mt.system import launcher
 from transformer_mt.system.files import (
-    READ_ONLY,
     find_link_out,
     read_bytes,
     refuse_special_files,
     remove_leftovers,
+    report_read_only,
     write_text,
 )
 from transformer_mt.system.log import log_rank0
 
+READ_ONLY_ADVICE = "copy the run elsewhere, or change runs_dir"
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
 LOCK_TIMEOUT = 0.5
@@ -79,7 +80,7 @@ def lock_folder(folder: Path) -> Generator[None]:
 
     lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
     try:
-        with _report_read_only(folder):
+        with report_read_only(folder, READ_ONLY_ADVICE):
             lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
     except Timeout:
         raise UserError(
@@ -87,24 +88,12 @@ def lock_folder(folder: Path) -> Generator[None]:
         ) from None
     try:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        with _report_read_only(folder):
+        with report_read_only(folder, READ_ONLY_ADVICE):
             write_text(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
         yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
-
-
-@contextmanager
-def _report_read_only(folder: Path) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in READ_ONLY:
-            raise
-        raise UserError(
-            f"{folder}: cannot be written: {error.strerror}; copy the run elsewhere, or change runs_dir"
-        ) from None
 
 
 def is_locked(folder: Path) -> bool:

@@ -34,6 +34,7 @@ WRITE_ERROR_REMEDIES = {
 """Remedies by `errno`: full disk, exhausted quota, and file above the size limit."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Values of `errno` for a folder that may not be written to."""
+CACHE_ADVICE = "set data.cache_dir to another folder, or start in a folder that you may write to"
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
@@ -132,7 +133,7 @@ def build_cached(path: Path, make: Callable[[], None], is_valid: Callable[[], bo
         return
     from filelock import FileLock, Timeout  # only here, because the import takes time
 
-    with report_read_only_folder(path):
+    with report_read_only(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o666)
         while True:
@@ -171,17 +172,14 @@ def build_cached_folder(path: Path, fill: Callable[[Path], object], is_valid: Ca
 
 
 @contextmanager
-def report_read_only_folder(path: Path) -> Generator[None]:
-    """Turn the error of a cache folder that cannot be written into a `UserError` that names it."""
+def report_read_only(folder: Path, advice: str = CACHE_ADVICE) -> Generator[None]:
+    """Turn the error of a folder that cannot be written into a `UserError` that names it."""
     try:
         yield
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
-        raise UserError(
-            f"{path.parent.absolute()}: cannot be written ({error.strerror}); set data.cache_dir to another folder, or "
-            "start in a folder that you may write to"
-        ) from None
+        raise UserError(f"{folder.absolute()}: cannot be written: {error.strerror}; {advice}") from None
 
 
 @contextmanager

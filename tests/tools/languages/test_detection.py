@@ -1,15 +1,10 @@
-"""Statistics of a corpus, and the detection of its languages."""
+"""Detection of languages, and their names."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
-from transformer_mt.data.text_files import SentencePair
-from transformer_mt.tools.languages import inspection
 from transformer_mt.tools.languages.detection import describe_other_language, detect_language, language_name
-from transformer_mt.tools.languages.inspection import CorpusStatistics, inspect_pairs
 
 TEXTS = {
     "en": ["The old dog is sleeping in the garden.", "She wrote a long letter to her friends."],
@@ -20,52 +15,6 @@ TEXTS = {
     "th": ["สุนัขแก่นอนหลับอยู่ในสวน", "เธอเขียนจดหมายยาวถึงเพื่อนของเธอ"],
     "ko": ["늙은 개가 정원에서 자고 있다.", "그녀는 친구들에게 긴 편지를 썼다."],
 }
-
-
-def inspect(src: list[str], tgt: list[str]) -> CorpusStatistics:
-    return inspect_pairs(SentencePair(*pair, "f", i) for i, pair in enumerate(zip(src, tgt, strict=True), 1))
-
-
-@pytest.mark.parametrize(
-    ("language", "script", "is_spaced"),
-    [
-        ("en", "LATIN", True),
-        ("ja", "HIRAGANA", False),
-        ("zh", "HAN", False),
-        ("ko", "HANGUL", True),
-    ],
-)
-def test_script_and_spaces_are_found(language: str, script: str, is_spaced: bool) -> None:
-    side = inspect(TEXTS[language], TEXTS["en"]).src
-    assert (side.script, side.is_spaced) == (script, is_spaced)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_spaced"),
-    [
-        ("Hund", True),
-        ("狗", False),
-        ("那 只 老 狗", True),
-        ("eintextohneleerzeichenzwischendenwörtern", False),
-        ("", True),
-    ],
-)
-def test_one_word_lines_segmented_text_and_text_without_spaces_are_told_apart(text: str, is_spaced: bool) -> None:
-    assert inspect([text] * 3, ["a"] * 3).src.is_spaced == is_spaced
-
-
-def test_empty_pairs_and_copies_are_counted() -> None:
-    found = inspect(["a", "", "c d", " "], ["a", "b", "e", "f"])
-    assert (found.n_pairs, found.n_empty, found.n_copies) == (2, 2, 1)
-
-
-def test_the_sample_is_spread_over_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "SAMPLE_SIZE", 4)
-    sample = inspect([f"line {i}" for i in range(1000)], ["x"] * 1000).src.sample
-    numbers = [int(line.split()[1]) for line in sample]
-    assert 4 <= len(numbers) < 8
-    assert len({b - a for a, b in pairwise(numbers)}) == 1
-    assert numbers[0] == 0 and numbers[-1] >= 500
 
 
 def test_a_code_has_a_name_or_stays() -> None:
