@@ -13,7 +13,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.hooks import Fault, TranslatorHooks
+from transformer_mt.decoding.hooks import Fault, Piece, TranslatorHooks
 from transformer_mt.decoding.interface import Hypothesis, ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.runs.records import Percentiles, TrainingLengths
@@ -108,6 +108,10 @@ def make_guard(provenance: ModelProvenance) -> Guard:
         ("2) Feed it.", "Füttern.", "list marker"),
         ("• a dog", "ein Hund", "list marker"),
         ("> a dog", "> ein Hund", ""),
+        ("* a dog", "• ein Hund", ""),
+        ("१. a dog", "1. ein Hund", ""),
+        ("1. a dog", "١. ein Hund", ""),
+        ("१) a dog", "ein Hund", "list marker"),
         ("- a dog", "– ein Hund", ""),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
         ("Собака 狗 спит", "", "unknown script"),
@@ -192,6 +196,14 @@ def test_a_translation_with_a_loop_never_replaces_another() -> None:
 def test_a_number_with_a_full_stop_may_be_an_ordinal(language: str, kinds: list[str]) -> None:
     guard = make_guard(replace(PROVENANCE, src_lang=language, tgt_lang="en"))
     assert [fault.kind for fault in guard.find_faults("3. Platz", "Third place")] == kinds
+
+
+def test_only_the_marker_of_a_list_item_is_copied() -> None:
+    guard = make_guard(PROVENANCE)
+    source = "* The cat* is 1) here"
+    faults = guard.find_faults(source, "Die Katze ist hier")
+    pieces = guard.divide(source, [fault for fault in faults if fault.kind == "list marker"], lambda texts: [9])
+    assert pieces == [Piece("* ", is_copied=True), Piece("The cat* is 1) here")]
 
 
 def test_a_copy_is_no_fault_within_one_language() -> None:

@@ -45,15 +45,17 @@ _RUN = regex.compile(r"(\S{1,8}?)\1+")  # a repeated unit, as in "hahaha"
 _LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")  # at least five times
 _DIGITS = regex.compile(r"\d+")
 _NUMBER = regex.compile(r"\d+(?:\W\d+)*")  # with separators inside, as in 1,000.50 or 10 000
+_BULLET = regex.compile(r"\s*[•▪●◦‣·*>]+")
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
 _EMOJI = regex.compile(r"[[\p{Extended_Pictographic}\p{Regional_Indicator}]--[©®™\p{ASCII}]]", regex.VERSION1)
 # emoji with the punctuation after them, or ASCII characters, digits and currency symbols without a space
 _COPIED_SPAN = regex.compile(
-    r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[•▪●◦‣·!-~\p{Sc}\d]+\s*"
+    r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[!-~\p{Sc}\d]+\s*"
 )
 
 
 LOOP, UNKNOWN_SCRIPT = Fault("loop"), Fault("unknown script")
+LIST_MARKER = "list marker"
 
 
 @dataclass
@@ -110,10 +112,10 @@ class Guard:
         return len(faults) < len(old_faults) and LOOP not in faults
 
     @cached_property
-    def _list_mark(self) -> regex.Pattern[str]:
-        """The bullet, or the number before a sentence, with which an item of a list starts."""
+    def _list_marker(self) -> regex.Pattern[str]:
+        """The bullet or number with which an item of a list starts."""
         end = "[)]" if ORDINAL_STOPS.intersection(map(rule_language, self.src_langs)) else "[.)]"
-        return regex.compile(rf"\s*([•▪●◦‣·*>]+\s|(?P<digit>\d){end}\s)")
+        return regex.compile(rf"{_BULLET.pattern}\s+|\s*(?P<digit>\d){end}\s+")
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
@@ -126,8 +128,12 @@ class Guard:
         """Return the lost items and the text between them, or the halves; none if it is short."""
         if UNKNOWN_SCRIPT in faults:
             return [Piece(source, is_copied=True)]
-        if items := [fault.item for fault in faults if fault.item]:
-            return [Piece(text, any(item in text for item in items)) for text in _isolate(source, items)]
+        marker = next((fault.item for fault in faults if fault.kind == LIST_MARKER), "")
+        items = [fault.item for fault in faults if fault.item and fault.kind != LIST_MARKER]
+        if marker or items:
+            rest = _isolate(source[len(marker) :], items)
+            pieces = [Piece(text, any(item in text for item in items)) for text in rest]
+            return [Piece(marker, is_copied=True), *pieces] if marker else pieces
         (n_tokens,) = count_tokens([source])
         if n_tokens < MIN_DIVIDED:
             return []
@@ -151,8 +157,8 @@ class Guard:
         if kind := self._judge_length(len(source), len(translation)):
             faults.append(Fault(kind))
         faults += [Fault("number", item) for item in _find_lost_numbers(source, translation)]
-        if (mark := self._list_mark.match(source)) and (mark["digit"] or mark[1].strip()) not in translation:
-            faults.append(Fault("list marker", mark[1]))
+        if (marker := self._list_marker.match(source)) and not _has_marker(translation, marker["digit"]):
+            faults.append(Fault(LIST_MARKER, marker[0]))
         if "@" in source or "://" in source or "www." in source:
             faults += [
                 Fault("link", item) for item in dict.fromkeys(ADDRESS.findall(source)) if item not in translation
@@ -234,6 +240,13 @@ def _find_lost_numbers(source: str, text: str) -> list[str]:
     ):
         lost = [item for item in lost if len(item) > 1]
     return lost
+
+
+def _has_marker(text: str, digit: str | None) -> bool:
+    """Return whether a text has a digit, in any script, or starts with any bullet if there is no digit."""
+    if digit is None:
+        return _BULLET.match(text) is not None
+    return _to_ascii(digit) in _to_ascii("".join(_DIGITS.findall(text)))
 
 
 def _to_ascii(digits: str) -> str:
