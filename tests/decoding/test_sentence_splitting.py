@@ -282,6 +282,7 @@ def test_chinese_and_japanese_have_no_space_between_sentences() -> None:
     ("before", "after", "is_separated"),
     [
         ("我的iPhone", "MacBook很好", True), ("有iOS 17", "iPad", True), ("iPhone", "5号", True),
+        ("去Café", "Über好", True),
         ("一二", "MacBook", False), ("iPhone", "很好", False), ("iPhone.", "MacBook", False), ("дом", "cat", False),
     ],
 )  # fmt: skip

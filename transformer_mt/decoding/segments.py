@@ -292,7 +292,7 @@ def find_spaces_before(parts: Sequence[str], translations: Sequence[str], langua
         is_kept = copied[i] and copied[i + 1]
         space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES)
         space = space or " " * (before[-1:] > _FIRST_UNSPACED and not is_kept)
-        is_latin = re.fullmatch("[A-Za-z0-9]{2}", previous[-1:] + translation[:1])
+        is_latin = re.fullmatch(r"[A-Za-z0-9\u00c0-\u024f]{2}", previous[-1:] + translation[:1])
         is_wanted = has_spaces or is_kept or is_latin or BREAK.search(space)
         spaces.append(space if translation and previous and is_wanted else "")
         previous = translation or previous

@@ -145,6 +145,8 @@ def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
     [
         *((tag, True) for tag in ("&lt;div&gt;", "&lt;/div&gt;", "&lt;br/&gt;", "&lt;br /&gt;", "&lt;my-x:y&gt;")),
         ("&lt;a href=&quot;x?a=b&amp;amp;c&quot; rel='me'&gt;", True),
+        ("&lt;p title=&quot;a &gt; b&quot;&gt;", True),
+        ("if a &lt;b and c &gt; d", False),
         *((text, False) for text in ("a &lt; b &gt; c", "&lt;3 dogs&gt;", "&lt;a &lt; b", "&gt;dog&lt;", "&lt;dog.")),
     ],
 )

@@ -35,7 +35,7 @@ _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
 _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
 _MAX_INDENTATION = 200  # characters of white space that are repeated before a new target
-_CHARACTER = re.compile(r"(?<!\s)\s*\n\s*|&[^;]+;|.", re.DOTALL)
+_TEXT_UNIT = re.compile(r"(?<!\s)\s*\n\s*|&[^;]+;|.", re.DOTALL)
 _LINE = re.compile(r"\n|[^\n]+")
 _NODE = re.compile(
     r"<!--.*?-->|<\?.*?\?>|<!DOCTYPE[^>]*>|<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<text>[^<]+)"
@@ -261,7 +261,7 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
 
 
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | DocumentSegment]:
-    """Return the parts of a target: the source with its text translated, and without CDATA sections."""
+    """Return the parts of a target: the source with its text translated. CDATA sections become escaped text."""
     start, end = source.end, nodes[source.last].start
     parts: list[str | DocumentSegment] = []
     if marks := _find_marks(nodes, source):
@@ -284,12 +284,15 @@ def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str 
     position = 0  # the content before it is in the parts
     for tokens in lines:
         if (segment := make_segment(content, tokens, render_text(escape))) is not None:
-            parts += [content[position : segment.start], replace(segment, start=start + segment.start)]
+            parts += [
+                content[position : segment.start],
+                replace(segment, start=start + segment.start, end=start + segment.end),
+            ]
             position = segment.end
     return [*parts, content[position:]]
 
 
-def _tokenize(content: str, keeps_breaks: bool) -> Iterator[InlineToken]:
+def _tokenize(content: str, *, keeps_breaks: bool) -> Iterator[InlineToken]:
     nodes = _read_nodes(content)
     i = 0
     while i < len(nodes):
@@ -318,7 +321,7 @@ def _tokenize_text(content: str, node: _Node, keeps_breaks: bool) -> Iterator[In
     """
     characters: list[str] = []
     offsets: list[int] = []
-    for match in _CHARACTER.finditer(content, node.start, node.end):
+    for match in _TEXT_UNIT.finditer(content, node.start, node.end):
         if n_breaks := match[0].count("\n"):
             character = "\n" if keeps_breaks or n_breaks > 1 else " "
         else:

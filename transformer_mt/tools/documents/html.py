@@ -76,7 +76,8 @@ class OpenHtmlElement:
         return "later"
 
 
-_REFERENCE = re.compile(r"&lt;/?[A-Za-z][\w:.-]*(?:\s(?:(?!&[lg]t;)[^<>])*)?/?&gt;|&#?[0-9A-Za-z]+;?")
+_ATTRIBUTE = r"\s+[\w:-]+=(?:&quot;(?:(?!&quot;)[^<>])*&quot;|\"[^\"<>]*\"|'[^'<>]*'|[^\s<>&]+)"
+_REFERENCE = re.compile(rf"&lt;/?[A-Za-z][\w:.-]*(?:{_ATTRIBUTE})*\s*/?&gt;|&#?[0-9A-Za-z]+;?")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
