@@ -94,12 +94,19 @@ def test_copied_words_are_counted_without_case_and_punctuation(src: str, tgt: st
 )
 def test_sound_text_has_no_signs_of_damage(text: str) -> None:
     assert not signals.has_mojibake(text)
-    assert not (signals.has_stray_characters(text) or signals.find_tags(text) or signals.has_html_entities(text))
+    assert not (signals.has_stray_characters(text) or signals.find_html_tags(text) or signals.has_html_entities(text))
 
 
 @pytest.mark.parametrize("text", ["It&#39;s", "It&amp;#39;s", "It&amp;amp;#x27;s", "It&apos;s"])
 def test_html_entities_are_decoded_until_none_is_left(text: str) -> None:
     assert signals.decode_html_entities(f"{text} &title; & &amp;&copy=1") == "It's &title; & &&copy=1"
+
+
+@pytest.mark.parametrize("text", ["&#10;", "&#x0A;", "&Quot;", "&NBSP;", "&eacute;", "&Eacute;", "&QUOT;", "&#X41;"])
+def test_an_entity_that_is_found_is_decoded_within_the_line(text: str) -> None:
+    decoded = signals.decode_html_entities(f"a {text} b")
+    assert "\n" not in decoded
+    assert signals.has_html_entities(text) == (decoded != f"a {text} b")
 
 
 @pytest.mark.parametrize("text", ["A man , old .", "▁A ▁man", "A walk@@ ing man", "Don ￭'￭ t", "狗 在 花 园"])

@@ -115,7 +115,7 @@ CONTENT_CHECKS = [
     ),
     CorpusCheck(
         "stray characters",
-        "have control, invisible or decomposed (not NFC) characters, or line separators",
+        "have control or invisible characters or line separators, or are not in NFC",
         "normalize",
         0.01,
         find_in_side=signals.has_stray_characters,
@@ -128,7 +128,7 @@ CONTENT_CHECKS = [
         0.2,
         find_in_side=re.compile("\ufffd").search,
     ),
-    CorpusCheck("html", "have HTML tags", _DROP_TAGS, 0.001, find_in_side=signals.find_tags),
+    CorpusCheck("html", "have HTML tags", _DROP_TAGS, 0.001, find_in_side=signals.find_html_tags),
     CorpusCheck(
         "HTML entities",
         "have HTML entities, such as &quot;",

@@ -72,7 +72,7 @@ def check_sources(
         languages, checks = (data.src_lang, data.tgt_lang), [SEVERAL_SOURCES_CHECK]
         n_within = sum(found.count for found in findings if (found.group, found.name) == ("duplicates", "pair"))
         found = check_pairs(joined, languages, {}, (), cache_dir, runner, checks)
-        findings += [each for each in found if each.count > n_within]
+        findings += [each for each in found if each.count > n_within]  # some repeat across sources
     findings.sort(key=lambda finding: -finding.severity)
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
 
@@ -89,8 +89,8 @@ def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str
         remedy = "correct the files or the languages"
     if problem:
         examples = [sample.example(row, "") for row in choose_evenly(range(len(sample)))]
-        details = f"{name}: {problem}", len(corpus), len(corpus), examples, f"{remedy} of {name}"
-        yield Finding("content", "held-out language", severity, *details)
+        message, n = f"{name}: {problem}", len(corpus)
+        yield Finding("content", "held-out language", severity, message, n, n, examples, f"{remedy} of {name}")
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def _make_finding(place: str, line_range: LineRange, total: int, examples: Seque
     message, remedy = explain_offset(line_range.offset)
     name = "unaligned" if line_range.offset is None else "shifted"
     n_lines = line_range.end - line_range.first
-    details = f"{place}: {message}", n_lines, total, examples, f"{remedy}{hint}"
-    return Finding("alignment", name, Severity.ERROR, *details)
+    remedy = f"{remedy}{hint}"
+    return Finding("alignment", name, Severity.ERROR, f"{place}: {message}", n_lines, total, examples, remedy)
 
 
 def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]:
@@ -124,9 +124,9 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
             continue
         message = f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}"
         surplus = islice(read(Path(src if n_src > n_tgt else tgt)), min(n_src, n_tgt), None)
-        remedy = ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES
-        details = message, abs(n_src - n_tgt), max(n_src, n_tgt), (), f"{remedy}{hint}"
-        yield Finding("alignment", "line counts", Severity.ERROR, *details)
+        remedy = (ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES) + hint
+        n, total = abs(n_src - n_tgt), max(n_src, n_tgt)
+        yield Finding("alignment", "line counts", Severity.ERROR, message, n, total, remedy=remedy)
         pairs = [*islice(zip(read(Path(src)), read(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue

@@ -115,8 +115,8 @@ class Filter(Section):
         """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError
 
-    def knows(self, language: str) -> bool:
-        """Return whether the filter can judge text of a language."""
+    def suits(self, languages: Collection[str]) -> bool:
+        """Return whether the filter can judge text of these languages."""
         return True
 
     def external_state(self) -> object:

@@ -234,9 +234,8 @@ def _run_filter_stage(
     cache_dir: Path,
     runner: Runner,
 ) -> ParallelCorpus:
-    others = [[name, other.key, other.fingerprint] for name, other in context.held_out.items()]
-    if not any(filter_.needs_held_out for filter_ in filters[part]):
-        others.clear()
+    needs_held_out = any(filter_.needs_held_out for filter_ in filters[part])
+    others = [[name, other.key, other.fingerprint] for name, other in context.held_out.items() if needs_held_out]
     corpora = [[each.key, each.fingerprint] for each in (context.corpus, pairs)]
     key = [FORMAT_VERSION, corpora, states, context.languages, others]
     shard_filters = ShardFilters(pairs, context, filters[part], [])

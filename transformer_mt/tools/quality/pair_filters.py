@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Collection
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -147,9 +148,9 @@ class LanguageFilter(PairFilter):
     min_probability: float = Field(default=0.5, gt=0.0, lt=1.0)
     """minimum probability of the other language; it must also be 50 times that of the expected one"""
 
-    def knows(self, language: str) -> bool:
-        """Return whether the detector knows a language."""
-        return LanguageDetector.load().knows(language)
+    def suits(self, languages: Collection[str]) -> bool:
+        """Return whether the detector knows all languages."""
+        return all(map(LanguageDetector.load().knows, languages))
 
     def external_state(self) -> object:
         """Return the version of the detector."""
@@ -158,7 +159,7 @@ class LanguageFilter(PairFilter):
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
-        unknown = [code for code in context.languages if not self.knows(code)]
+        unknown = [code for code in context.languages if not self.suits([code])]
         if unknown and not context.skip_inapplicable:
             raise self.make_error(f"{unknown[0]}: language detection does not know this language; remove this filter")
 
@@ -187,15 +188,15 @@ class ScriptFilter(PairFilter):
     min_words: int = Field(default=4, ge=1)
     """sides with fewer words are kept; in scripts without spaces, characters are counted"""
 
-    def knows(self, language: str) -> bool:
-        """Return whether the scripts of a language are known."""
-        return language_scripts(language) is not None
+    def suits(self, languages: Collection[str]) -> bool:
+        """Return whether the scripts of all languages are known."""
+        return None not in map(language_scripts, languages)
 
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected = [*map(language_scripts, context.languages)]
         for side, language in zip(("src", "tgt"), context.languages, strict=True):
-            if not (self.knows(language) or context.skip_inapplicable):
+            if not (self.suits([language]) or context.skip_inapplicable):
                 raise self.make_error(
                     f"the script of {language} is not known; use the filter regex, such as "
                     f"regex: {{side: {side}, keep: '\\p{{Latin}}'}}"
@@ -223,10 +224,14 @@ class CopyFilter(PairFilter):
     min_words: int = Field(default=4, ge=1)
     """pairs with fewer words are kept: names are the same in many languages"""
 
+    def suits(self, languages: Collection[str]) -> bool:
+        """Return whether there are two languages. Within one, as in simplification, many sides are equal."""
+        return len({*map(primary_language, languages)}) > 1
+
     def make_find_reason(self, context: FilterContext) -> FindReason:
-        """Find nothing in a check of one language, such as simplification, where many sides are the same."""
-        is_one = len({*map(primary_language, context.languages)}) == 1
-        return (lambda _src, _tgt: None) if is_one and context.skip_inapplicable else self.find_reason
+        """Return `find_reason`, or in a check of one language a function that finds nothing."""
+        is_skipped = context.skip_inapplicable and not self.suits(context.languages)
+        return (lambda _src, _tgt: None) if is_skipped else self.find_reason
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of common words."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, make_line
-from transformer_mt.data.data_config import DataConfig, NamedSource, Source, primary_language
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.sources import BadRows
 from transformer_mt.data.text_files import BAD_LINE, OnBad, read_lines
 from transformer_mt.errors import UserError
@@ -27,16 +27,7 @@ SINGLE_SOURCE = "train"  # name in messages, and of the text files, if `data.tra
 CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the lines; a repair that leaves fewer is refused
 ADDED_FILTERS = (
-    "normalize",
-    "length",
-    "ratio",
-    "language",
-    "script",
-    "copy",
-    "overlap",
-    "numbers",
-    "urls",
-    "repetition",
+    *("normalize", "length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition"),
 )
 """Filters of the written configuration, if they suit the corpus."""
 
@@ -163,20 +154,18 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     """Return filters that clean text and remove bad pairs of `data.train`, and then the given ones.
 
     Duplicates stay, because they are correct. `unrelated` is left out, because it also finds correct pairs. So are
-    filters that do not know a language, or have no held-out text.
+    filters that do not suit the languages, or have no held-out text.
     """
     languages = {code for source in data.train_sources for code in source.languages(data.src_lang, data.tgt_lang)}
     has_held_out = bool(data.validation or data.test)
-    is_one_language = len({*map(primary_language, languages)}) == 1  # in which many sides are the same
     options = {"normalize": {"mojibake": True, "html_entities": True}}
     candidates = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS]
     present = [filter_.model_dump() for filter_ in filters]
     added = (
         filter_
         for filter_ in candidates
-        if all(map(filter_.knows, languages))
+        if filter_.suits(languages)
         and (has_held_out or not filter_.needs_held_out)
-        and not (is_one_language and filter_.kind == "copy")
         and filter_.model_dump() not in present
     )
     return (*added, *filters)

@@ -48,7 +48,7 @@ def decode_html_entities(text: str) -> str:
     """Replace HTML entities such as `&quot;` by their characters, also those of `&amp;quot;`."""
     while "&" in text and (decoded := _ENTITY.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
-    return text
+    return text.replace("\n", " ")
 
 
 def repair_mojibake(text: str) -> str:
@@ -198,8 +198,8 @@ _TAG = re.compile(
 )
 """HTML tags, and others with an attribute, but not placeholders such as `<name>`."""
 _ENTITY = re.compile(
-    r"(?i)&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
-    r"|#\d{2,6}|#x[0-9a-f]{2,5});"
+    r"&(?:amp|lt|gt|quot|AMP|LT|GT|QUOT|apos|nbsp|[A-Za-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip"
+    r"|copy|reg|euro|#\d{2,6}|#[xX][0-9A-Fa-f]{2,5});"
 )
 
 
@@ -209,7 +209,7 @@ def has_mojibake(text: str) -> bool:
 
 
 def has_stray_characters(text: str) -> bool:
-    """Return whether a text has control, invisible or decomposed characters, or line separators such as U+2028."""
+    """Return whether a text is not in NFC, or has control characters, invisible ones, or line separators."""
     return not unicodedata.is_normalized("NFC", text) or (not text.isprintable() and _STRAY.search(text) is not None)
 
 
@@ -219,7 +219,7 @@ def has_csv_quotes(text: str) -> bool:
     return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def find_tags(text: str) -> list[str]:
+def find_html_tags(text: str) -> list[str]:
     """Return HTML tags."""
     return _TAG.findall(text) if "<" in text else []
 
