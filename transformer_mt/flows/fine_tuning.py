@@ -26,7 +26,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_of
 from transformer_mt.runs.folder import RunFolder, find_enclosing_run
 from transformer_mt.system.files import write_text
-from transformer_mt.system.log import log
+from transformer_mt.system.log import cut_list, log
 from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_corpus
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
@@ -50,13 +50,8 @@ TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
 NEW, OLD = "new", "old"
-MACHINE_KEYS = (
-    "runs_dir",
-    "device",
-    "precision",
-    "compile",
-    "threads",
-)  # resolved for another machine, or paths of a run that others made
+MACHINE_KEYS = ("runs_dir", "device", "precision", "compile", "threads")
+"""Settings that depend on the machine, so a new configuration resets them."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +124,10 @@ def write_fine_tuning_config(
             known = Splits([], [], [])
             reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
             warnings.append(f"the model may forget: {reason}")
-    tags = {part.keys.get("tag") for part in (*new.train, *known.train)}
-    if lost := [tag for tag in old.data.tags if tag not in tags]:
-        warnings.append(f"no new or replayed pair has the tags {', '.join(lost)}, so the new run cannot use them")
+    tags = [*filter(None, (part.keys.get("tag") for part in (*new.train, *known.train)))]
+    if lost := [tag for tag in old.data.tags if not is_known_tag(tag, tags)]:
+        listed = ", ".join(cut_list(lost))
+        warnings.append(f"no new or replayed pair has the tags {listed}, so the new run cannot use them")
     start = RunFolder(folder / START) if is_extended else run
     path = render_value(os.path.relpath(run.config, output.parent))
     defaults = "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
@@ -146,7 +142,7 @@ def write_fine_tuning_config(
         )
     if new.validation:
         n_copies = 1
-        validation_reason = "held out; new and old pairs are half of a score each" if known.validation else "held out"
+        validation_reason = "held out; new and old pairs each count half of a score" if known.validation else "held out"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
@@ -213,9 +209,9 @@ def _find_replay_direction(old: Config, run: RunFolder, tag: str | None) -> Dire
 
     Raises `UserError` if the pairs need a tag, and neither is known.
     """
-    tags = ", ".join(old.data.tags)
     found = next((each for each in (tag, old.decoding.tag) if each and is_known_tag(each, old.data.tags)), None)
     if found is None and old.data.needs_tag:
+        tags = ", ".join(cut_list(old.data.tags))
         raise UserError(f"--replay: the old pairs need a tag: set decoding.tag in {run.config} to one of {tags}")
     return Direction(*old.data.languages_of(found), found)
 
@@ -407,7 +403,7 @@ def _choose_settings(
         Setting("model", "freeze", freeze, "without parts that new symbols train"),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
-        Setting("batches", "packed_positions", "auto", "measured anew"),
+        Setting("batches", "packed_positions", "auto", "measured again"),
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
