@@ -287,6 +287,18 @@ def test_full_disk_is_reported_and_keeps_earlier_checkpoints(
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
 
 
+def test_a_full_disk_is_named_before_the_first_checkpoint_has_a_folder(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run.path.mkdir(exist_ok=True)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
+        save(info_of(run, 7), make_model(1.0), None)
+
+
 @pytest.mark.parametrize("limit", [100, 1 << 20])
 def test_a_checkpoint_above_the_limit_of_file_sizes_names_the_limit(limit: int, run: RunFolder) -> None:
     """The weights are larger than 100 bytes, and the training state is larger than 1 MiB."""

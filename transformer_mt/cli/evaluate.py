@@ -24,7 +24,7 @@ from transformer_mt.cli.options import (
     quantization_option,
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
-from transformer_mt.errors import UserError, suggest_file
+from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import check_output
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def _check_arguments(args: Evaluate) -> None:
         if not path.exists():
             from transformer_mt.runs.folder import suggest_run
 
-            hint = suggest_file(path) or suggest_run(path)
-            raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()}){hint}")
+            raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()}){suggest_run(path)}")
     has_run, is_comparison = any(path.is_dir() for path in args.systems), len(args.systems) > 1
     given: set[str] = set()
     reason = "several systems are compared"

@@ -107,8 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 command.execute()
             sys.stdout.flush()
         except Exception:
-            if not is_debugging:
-                _exit_after_signal()  # a compiled module may have replaced the exception of the signal by its own
+            for number in (signal.SIGINT, signal.SIGTERM):  # a compiled module may have replaced the exception of one
+                if not is_debugging and signal.getsignal(number) is _ignore:
+                    sys.exit(128 + number)
             raise
         finally:
             if getattr(signal.getsignal(signal.SIGALRM), "func", None) is _repeat_signal:
@@ -128,21 +129,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         is_unnamed = error.filename in (None, "")
-        if is_debugging or (is_unnamed and error.errno not in (*WRITE_ERROR_REMEDIES, errno.ENOENT)):
+        remedy = WRITE_ERROR_REMEDIES.get(error.errno or 0)
+        if is_debugging or (is_unnamed and not remedy and error.errno != errno.ENOENT):
             raise
         if is_unnamed:
             missing = "the current folder, or the folder of temporary files (TMPDIR)"
-            name = "standard output, or another file" if error.errno in WRITE_ERROR_REMEDIES else missing
+            name = "standard output, or another file" if remedy else missing
         elif isinstance(error.filename, int):
             name = f"file descriptor {error.filename}"
         else:
             name = os.fsdecode(error.filename)
-        remedy = (
-            f"; {WRITE_ERROR_REMEDIES[error.errno]} and run the same command again"
-            if error.errno in WRITE_ERROR_REMEDIES
-            else ""
-        )
-        _fail(f"{name}: {error.strerror}{remedy}")
+        _fail(f"{name}: {error.strerror}" + (f"; {remedy} and run the same command again" if remedy else ""))
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.device import is_out_of_memory
 
@@ -221,13 +218,6 @@ def _raise_on_signal(number: int, frame: FrameType | None) -> None:
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing at a signal, because an earlier one ends the command."""
-
-
-def _exit_after_signal() -> None:
-    """Exit with the status of the signal for which `_raise_on_signal` has raised an exception, if there is one."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is _ignore:
-            sys.exit(128 + number)
 
 
 def _repeat_signal(number: int, _alarm: int, frame: FrameType | None) -> None:

@@ -39,7 +39,7 @@ from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.data_config import DataConfig, Source, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.errors import UserError, suggest_file
+from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
@@ -324,8 +324,7 @@ def load_run_or_file(path: Path, overrides: Sequence[str]) -> tuple[Config, RunF
     """
     path = run.path if (run := find_run(path)) is not None else path
     if not path.exists():
-        hint = suggest_file(path) or suggest_run(path)
-        raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()}){hint}")
+        raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()}){suggest_run(path)}")
     if not path.is_dir():
         return load(path, overrides), None
     run = RunFolder.open(path)

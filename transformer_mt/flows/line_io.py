@@ -288,8 +288,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             output.save_progress()
             yield output
         except BaseException as error:  # also SystemExit, which a signal raises
-            is_interrupted = not isinstance(error, Exception)
-            _keep_finished_lines(output, part, record, is_interrupted=is_interrupted, has_old_output=path.exists())
+            _keep_finished_lines(output, path, record, is_interrupted=not isinstance(error, Exception))
             raise
         part.replace(path)
     record.unlink(missing_ok=True)
@@ -336,10 +335,8 @@ def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> F
     return saved
 
 
-def _keep_finished_lines(
-    output: LineOutput, part: Path, record: Path, *, is_interrupted: bool, has_old_output: bool
-) -> None:
-    done = output.finished
+def _keep_finished_lines(output: LineOutput, path: Path, record: Path, *, is_interrupted: bool) -> None:
+    done, part = output.finished, make_part_path(path)
     output.file.truncate(done.bytes)  # removes an incomplete window
     if done.lines:
         output.save_progress()
@@ -348,11 +345,9 @@ def _keep_finished_lines(
             log(f"tmt: {part} contains {done.lines:,} finished line{'' if done.lines == 1 else 's'}{advice}")
     else:
         record.unlink(missing_ok=True)
-        is_resumable = is_interrupted and output.record is not None
-        keeps_part = is_resumable and has_old_output  # so that the old output is not complete, see `is_complete`
-        if not keeps_part:
+        if not (output.record and path.exists()):  # else `is_complete` would take the old output for the new one
             part.unlink(missing_ok=True)
-        if is_resumable:
+        if is_interrupted and output.record:
             log(f"tmt: stopped before the first window (up to {WINDOW_LINES:,} lines) was finished; nothing is kept")
 
 

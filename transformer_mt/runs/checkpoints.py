@@ -81,7 +81,7 @@ def save(info: CheckpointInfo, model: nn.Module | Mapping[str, Tensor], state: S
             write_manifest(folder / CHECKPOINT, description)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        if not info.path.parent.exists():  # the run was moved
+        if not info.path.parents[1].exists():  # the run was moved
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(info.path)) from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         is_too_large = os.strerror(errno.EFBIG) in str(error)

@@ -43,7 +43,7 @@ from pydantic import Field, ValidationError
 from transformer_mt import __version__
 from transformer_mt.config.section import MAY_CHANGE, REMOVED, RemovedKey, Section
 from transformer_mt.config.yaml_files import Tree, read_yaml
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UserError, suggest_file
 from transformer_mt.runs.records import (
     CheckpointInfo,
     CorruptFileError,
@@ -193,7 +193,9 @@ def _describe_version(metadata: dict[str, Any]) -> str:
 
 
 def suggest_run(path: Path) -> str:
-    """Return a question that names the run whose name is most similar to that of a missing path, or nothing."""
+    """Return the hint "; did you mean PATH?" for a missing file or run, or ""."""
+    if hint := suggest_file(path):
+        return hint
     files = [*Path("runs").glob("*/run.json"), *path.parent.glob("*/run.json")]
     runs = {file.parent.name: file.parent for file in files}
     similar = get_close_matches(path.name, runs, n=1)

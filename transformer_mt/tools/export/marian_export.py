@@ -83,7 +83,8 @@ def write_folder(
     settings = make_settings(config, tokenizers)
     is_shared = settings["share_encoder_decoder_embeddings"]
     search = {theirs: getattr(decoding, ours) for theirs, ours in DECODING_KEYS.items()}
-    search["min_length"] += search["min_length"] > 0  # it counts the token that starts a translation
+    if search["min_length"]:
+        search["min_length"] += 1  # it counts the token that starts a translation
     search["early_stopping"] = decoding.beam > 1  # our search ends with as many finished hypotheses as beams
     separate = {} if is_shared else {"separate_vocabs": True, "target_vocab_file": "target_vocab.json"}
     recorded = {"tokenizer_class": "MarianTokenizer", "model_max_length": config.max_positions, **separate}

@@ -146,7 +146,7 @@ function splitSentences(line, language) {
   return isShort ? [line] : sentences.map((one) => one.segment);
 }
 
-/** Translate a sentence. One in capitals is translated in sentence case, if it has fewer tokens so. */
+/** Translate a sentence. One in capitals is translated in sentence case, if that has a lower token cost. */
 async function translateSentence(sentence, [srcTag, tgtTag], [srcLang, tgtLang], number) {
   if (!/\p{L}/u.test(sentence)) return { text: sentence };
   let ids = encode(sentence);
@@ -154,7 +154,8 @@ async function translateSentence(sentence, [srcTag, tgtTag], [srcLang, tgtLang],
   if (isUpper) {
     const lower = sentence.toLocaleLowerCase(locale(srcLang));
     const changed = encode(lower.replace(/\p{L}/u, (letter) => letter.toLocaleUpperCase(locale(srcLang))));
-    isUpper = changed.length < ids.length;
+    const cost = (found) => found.length + found.filter((id) => id === metadata.src_unk_id).length;
+    isUpper = cost(changed) < cost(ids);
     if (isUpper) ids = changed;
   }
   const isCut = ids.length > metadata.longest_source;

@@ -164,8 +164,9 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
     models: list[ServedModel] = []
     for path in paths:
         model = ServedModel(path, options)
+        known = {*model.directions}
         for other in models:
-            if shared := next((each for each in other.directions if each in model.directions), None):
+            if shared := next((each for each in other.directions if each in known), None):
                 reason = f"translates {shared}, as {other.path} does"
                 raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
         models.append(model)
