@@ -14,7 +14,7 @@ from transformer_mt.data.data_config import TrainSource
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows.check import repair_corpus
+from transformer_mt.flows.check import check_corpus, is_repairable, repair_corpus
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_split
 
@@ -63,6 +63,13 @@ def test_a_correct_corpus_is_not_changed_and_the_new_configuration_trains_on_it(
     assert sorted(path.name for path in Path("new").iterdir()) == [
         "changes.tsv", "mine-repaired.yaml", "train.de", "train.en"
     ]  # fmt: skip
+
+
+def test_a_repaired_configuration_needs_no_second_repair(pairs: list[Pair]) -> None:
+    config = write([*(src for src, _ in pairs[:300]), *10 * [""]], [tgt for _, tgt in pairs[:310]])
+    assert is_repairable(config, check_corpus(config))
+    repaired = configuration.load(repair_corpus(config, Path("new"))[0])
+    assert not is_repairable(repaired, check_corpus(repaired))
 
 
 def test_shifted_lines_are_paired_again(pairs: list[Pair]) -> None:

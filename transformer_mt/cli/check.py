@@ -63,7 +63,7 @@ class Check(Command):
             print_json(_to_json(report))
         else:
             show(report)
-            _show_verdict(report, self)
+            _show_verdict(config, report, self)
         sys.exit(report.severity)
 
 
@@ -105,13 +105,13 @@ def show(report: CorpusReport) -> None:
         _show_details(finding)
 
 
-def _show_verdict(report: CorpusReport, args: Check) -> None:
+def _show_verdict(config: Config, report: CorpusReport, args: Check) -> None:
     """Print what the findings mean, and the commands that continue."""
     from transformer_mt.flows.check import is_repairable
 
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
-    if is_repairable(report):
+    if is_repairable(config, report):
         commands.append((f"  tmt check {given} --write FOLDER", "# pair lines again, and add filters"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours and memory"))

@@ -12,9 +12,9 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_source
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
-from transformer_mt.tools.quality.corpus_check import REPAIR_HINT, check_sources
+from transformer_mt.tools.quality.corpus_check import check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
-from transformer_mt.tools.quality.repair import ADDED_FILTERS, RepairCounts, add_filters, repair_sources
+from transformer_mt.tools.quality.repair import RepairCounts, choose_filters, repair_sources
 
 
 def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
@@ -22,11 +22,12 @@ def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusRe
     return check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
 
 
-def is_repairable(report: CorpusReport) -> bool:
+def is_repairable(config: Config, report: CorpusReport) -> bool:
     """Return whether `repair_corpus` repairs a warning or an error of `data.train`, and the languages are right."""
     problems = [finding for finding in report.findings if finding.severity > Severity.OK]
+    added = {filter_.kind for filter_ in choose_filters(config.data, config.data.filters)}
     return not report.has_wrong_languages and any(
-        REPAIR_HINT in finding.remedy or finding.remedy.partition(":")[0] in ADDED_FILTERS for finding in problems
+        finding.is_pairable or finding.remedy.partition(":")[0] in added for finding in problems
     )
 
 
@@ -42,7 +43,7 @@ def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairC
     name = f"{config.name}-repaired"
 
     def render(train: Source | tuple[Source, ...]) -> str:
-        changes = {"train": train, "filters": add_filters(config.data, config.data.filters)}
+        changes = {"train": train, "filters": (*choose_filters(config.data, config.data.filters), *config.data.filters)}
         return render_yaml(config.model_copy(update={"name": name, "data": config.data.model_copy(update=changes)}))
 
     config_name = f"{name}.yaml"

@@ -245,6 +245,7 @@ class Finding:
     total: int  # of which `count` are affected
     examples: Sequence[PairExample] = ()  # at most 100
     remedy: str = ""  # item of `data.filters` that removes or repairs it, as YAML; or advice
+    is_pairable: bool = False  # `tmt check --write` pairs the lines again: held-out text is not repaired
 
     @property
     def share(self) -> float:

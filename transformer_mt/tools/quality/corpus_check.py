@@ -17,7 +17,6 @@ from transformer_mt.tools.languages.detection import SAMPLE_LINES, describe_othe
 from transformer_mt.tools.quality.checks import SEVERAL_SOURCES_CHECK, CorpusReport, Finding, check_pairs
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 
-REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
 ADD_OR_DELETE_LINES = "add or delete lines, so that line N of one file belongs to line N of the other"
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 
@@ -36,14 +35,13 @@ def check_sources(
         for keys, source in data.iterate_held_out_sources()
     }
     sources = {**train, **held_out}
-    hints = {key: REPAIR_HINT if key in train else "" for key in sources}
     corpora: dict[str, ParallelCorpus] = {}
     unequal: list[Finding] = []
     for key, source in sources.items():
         try:
             corpora[key] = load(source)
         except UnequalLengthError:
-            if not (found := [*check_line_counts(key, source, hints[key])]):
+            if not (found := [*check_line_counts(key, source, key in train)]):
                 raise
             unequal += found
     if unequal:
@@ -51,7 +49,7 @@ def check_sources(
     cache_dir = Path(data.cache_dir)
     misaligned = {key: find_misaligned_ranges(corpus, cache_dir, runner) for key, corpus in corpora.items()}
     findings = [
-        describe_misalignment(key, corpora[key], line_range, hints[key])
+        describe_misalignment(key, corpora[key], line_range, key in train)
         for key, ranges in misaligned.items()
         for line_range in ranges
     ]
@@ -96,26 +94,28 @@ def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:
-    """Return the finding of a range of lines with an offset, or without correspondence. `hint` ends its remedy."""
+def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, is_training: bool) -> Finding:
+    """Return the finding of a range of lines with an offset, or without correspondence."""
     first, last = corpus.describe_line(line_range.first), corpus.describe_line(line_range.end - 1)
     shown_end = min(line_range.end, line_range.first + 10)
     examples = [corpus.example(row, "") for row in choose_evenly(range(line_range.first, shown_end))]
-    return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples, hint)
+    return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples, is_training)
 
 
-def _make_finding(place: str, line_range: LineRange, total: int, examples: Sequence[PairExample], hint: str) -> Finding:
+def _make_finding(
+    place: str, line_range: LineRange, total: int, examples: Sequence[PairExample], is_training: bool
+) -> Finding:
     message, remedy = explain_offset(line_range.offset)
     name = "unaligned" if line_range.offset is None else "shifted"
     n_lines = line_range.end - line_range.first
-    remedy = f"{remedy}{hint}"
-    return Finding("alignment", name, Severity.ERROR, f"{place}: {message}", n_lines, total, examples, remedy)
+    message = f"{place}: {message}"
+    return Finding("alignment", name, Severity.ERROR, message, n_lines, total, examples, remedy, is_training)
 
 
-def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]:
+def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[Finding]:
     """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines.
 
-    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
+    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory.
     """
     read = partial(read_lines, errors="replace", on_bad=skip_bad_row)
     for src, tgt in zip(source.src, source.tgt, strict=True):
@@ -124,9 +124,9 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
             continue
         message = f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}"
         surplus = islice(read(Path(src if n_src > n_tgt else tgt)), min(n_src, n_tgt), None)
-        remedy = (ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES) + hint
+        remedy = ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES
         n, total = abs(n_src - n_tgt), max(n_src, n_tgt)
-        yield Finding("alignment", "line counts", Severity.ERROR, message, n, total, remedy=remedy)
+        yield Finding("alignment", "line counts", Severity.ERROR, message, n, total, (), remedy, is_training)
         pairs = [*islice(zip(read(Path(src)), read(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue
@@ -134,4 +134,5 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
         for line_range in [line_range for line_range in ranges if line_range.offset != 0][:1]:
             rows = range(line_range.first, min(line_range.end, line_range.first + 3))
             examples = [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows]
-            yield _make_finding(f"{name}, from {src}:{line_range.first + 1} on", line_range, len(pairs), examples, hint)
+            place = f"{name}, from {src}:{line_range.first + 1} on"
+            yield _make_finding(place, line_range, len(pairs), examples, is_training)

@@ -150,8 +150,8 @@ def repair_sources(
     return counts
 
 
-def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ...]:
-    """Return filters that clean text and remove bad pairs of `data.train`, and then the given ones.
+def choose_filters(data: DataConfig, filters: Sequence[Filter]) -> list[Filter]:
+    """Return the filters, other than the given ones, that clean text and remove bad pairs of `data.train`.
 
     Duplicates stay, because they are correct. `unrelated` is left out, because it also finds correct pairs. So are
     filters that do not suit the languages, or have no held-out text.
@@ -161,14 +161,13 @@ def add_filters(data: DataConfig, filters: Sequence[Filter]) -> tuple[Filter, ..
     options = {"normalize": {"mojibake": True, "html_entities": True}}
     candidates = [make_filter(name, **options.get(name, {})) for name in ADDED_FILTERS]
     present = [filter_.model_dump() for filter_ in filters]
-    added = (
+    return [
         filter_
         for filter_ in candidates
         if filter_.suits(languages)
         and (has_held_out or not filter_.needs_held_out)
         and filter_.model_dump() not in present
-    )
-    return (*added, *filters)
+    ]
 
 
 def _replace_files(old: Source, src_path: Path, tgt_path: Path) -> Source:
