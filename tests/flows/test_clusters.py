@@ -1,4 +1,4 @@
-"""A preparation by several processes, by jobs of Slurm or by workers of Ray has the files of one in this process."""
+"""A preparation by several processes or by jobs of Slurm has the files of one in this process."""
 
 from __future__ import annotations
 
@@ -61,17 +61,6 @@ def test_slurm_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt) ->
     assert "50 training pairs" in printed and "tmt train" in printed
     (tmp_path / "slurm" / "jobs").rmdir()  # without an error, no log is left
     assert read_folder(tmp_path / "slurm") == read_folder(local)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ray_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    try:
-        assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/ray", "--engine", "ray", "--tasks", 2))
-    finally:
-        ray.shutdown()
-    assert read_folder(tmp_path / "ray") == read_folder(local)
 
 
 def test_training_uses_a_prepared_cache_or_a_copy_of_it(local: Path, tmp_path: Path, tmt: Tmt) -> None:

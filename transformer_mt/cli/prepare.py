@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from transformer_mt.cli.command import Command, OptionGroup, group, list_given_flags, option
 from transformer_mt.cli.options import ConfigOptions, number
 from transformer_mt.cli.table import print_text
-from transformer_mt.errors import UserError
+from transformer_mt.errors import MissingPackageError, UserError
 
 if TYPE_CHECKING:
     from transformer_mt.data.stages import Runner
@@ -37,14 +37,10 @@ class EngineOptions(OptionGroup):
         "environment and data.cache_dir. The result does not depend on the engine."
     )
 
-    engine: Literal["local", "slurm", "ray"] | None = option(
-        "where tasks run: local (default): processes of this machine; slurm: job arrays; ray: workers of a Ray cluster"
+    engine: Literal["local", "slurm"] | None = option(
+        "where tasks run: local (default): processes of this machine; slurm: job arrays"
     )
-    tasks: int | None = option(
-        "slurm: jobs per stage (default: one per task); ray: tasks at the same time",
-        metavar="N",
-        parse=number(1),
-    )
+    tasks: int | None = option("slurm: jobs per stage (default: one per task)", metavar="N", parse=number(1))
     partition: str | None = option("slurm: partition of the jobs", metavar="P")
     time: str | None = option("slurm: time limit of a job, such as 2:00:00", metavar="T")
     sbatch: tuple[tuple[str, str], ...] = option(
@@ -59,8 +55,6 @@ class EngineOptions(OptionGroup):
         mode, allowed = "--engine local, the default", {"--engine", "--workers"}
         if self.engine == "slurm":
             mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}
-        elif self.engine == "ray":
-            mode, allowed = "--engine ray", {"--engine", "--tasks"}
         for name in list_given_flags(self) + ["--workers"] * (workers is not None):
             if name not in allowed:
                 raise UserError(f"prepare: {name} has no effect with {mode}; leave it out, or see `tmt prepare --help`")
@@ -99,12 +93,13 @@ class Prepare(Command):
     def _make_runner(self) -> Runner:
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.system.device import count_available_cores
-        from transformer_mt.tools.cluster.runners import RayRunner, SlurmRunner
 
         engine = self.engine
-        if engine.engine == "slurm":
-            options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
-            return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})
-        if engine.engine == "ray":
-            return RayRunner(engine.tasks)
-        return LocalRunner(self.workers or count_available_cores())
+        if engine.engine != "slurm":
+            return LocalRunner(self.workers or count_available_cores())
+        try:
+            from transformer_mt.tools.cluster.slurm import SlurmRunner
+        except ImportError:
+            raise MissingPackageError("--engine slurm", "transformer_mt[cluster]") from None
+        options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
+        return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})

@@ -15,7 +15,7 @@ from slurm_helpers import slurm as slurm
 
 from transformer_mt.data.stages import Stage, TaskMetadata
 from transformer_mt.errors import UserError
-from transformer_mt.tools.cluster.runners import SlurmRunner
+from transformer_mt.tools.cluster.slurm import SlurmRunner
 
 
 def write_square(source: Path, task: int, folder: Path) -> TaskMetadata:

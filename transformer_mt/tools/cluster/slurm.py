@@ -1,13 +1,14 @@
-"""Runners of `tmt prepare` for several machines: Slurm and Ray.
+"""Job arrays of Slurm for `tmt prepare`, with datatrove, which pickles the tasks and splits long arrays.
 
 The flow calls a runner for each stage in turn (see data/stages.py).
 """
 
 from __future__ import annotations
 
-import importlib
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from datatrove.executor import SlurmPipelineExecutor
+from loguru import logger
+
 from transformer_mt.data.stages import Stage, StageRunner, run_in_worker
-from transformer_mt.errors import MissingPackageError, UserError
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log_rank0
 
 MAX_POLL_SECONDS = 15.0
@@ -31,17 +36,14 @@ class SlurmRunner(StageRunner):
     def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
         """Limit the jobs of a stage to `n_jobs` (default: one per task), and set options of sbatch, such as time.
 
-        Raises `UserError` if datatrove or Slurm is not installed.
+        Raises `UserError` if Slurm is not installed.
         """
         self._n_jobs, self._options = n_jobs, options or {}
-        _import_engine("datatrove.executor", "slurm", "cluster")
         if shutil.which("sbatch") is None:
             raise UserError("--engine slurm: there is no sbatch here; run the command on a login node of the cluster")
 
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
         """Run these tasks in jobs, and report how many of the stage are finished."""
-        from transformer_mt.tools.cluster.slurm_executor import submit
-
         parent = stage.cache_dir.absolute() / "jobs"
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{stage.name}-", dir=parent))  # only this user may write into it
@@ -50,7 +52,7 @@ class SlurmRunner(StageRunner):
             f"data: {stage.name}: submitting the job array {folder.name} ({len(tasks):,} tasks in {n_jobs:,} jobs)"
         )
         try:
-            submit(stage, tasks, n_jobs, folder, self._options)
+            _submit(stage, tasks, n_jobs, folder, self._options)
             self._wait(stage, folder.name, report)
         except subprocess.CalledProcessError:
             raise UserError("--engine slurm: sbatch refused the job; see its message above") from None
@@ -81,39 +83,6 @@ def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
     return bool(done.returncode or done.stdout.strip())
 
 
-class RayRunner(StageRunner):
-    """Runs tasks on the Ray cluster of RAY_ADDRESS or of this machine. Without a cluster, Ray starts one."""
-
-    def __init__(self, n_jobs: int | None = None) -> None:
-        """Limit the tasks that run at the same time to `n_jobs` (default: the number of cores of the cluster).
-
-        Raises `UserError` if ray is not installed.
-        """
-        self._n_jobs = n_jobs
-        self._ray = _import_engine("ray", "ray", "ray")
-
-    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
-        """Run these tasks in workers, and report how many of the stage are finished."""
-        ray = self._ray
-        if not ray.is_initialized():
-            ray.init(log_to_driver=False, logging_level="ERROR")
-        run, folder = ray.remote(run_in_worker), Path.cwd()
-        shared, waiting, running = ray.put(stage), list(reversed(tasks)), list[Any]()
-        n_finished = stage.n_tasks - len(tasks)
-        while waiting or running:
-            while waiting and len(running) < (self._n_jobs or len(tasks)):
-                running.append(run.remote(shared, waiting.pop(), folder))
-            finished, running = ray.wait(running)
-            try:
-                ray.get(finished)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause or error from None
-            except ray.exceptions.RayError as error:
-                raise UserError(f"stage {stage.name}: a worker of Ray ended: {error}") from None
-            n_finished += len(finished)
-            report.update(n_finished)
-
-
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
     """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
@@ -126,8 +95,60 @@ def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
         )
 
 
-def _import_engine(module: str, engine: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingPackageError(f"--engine {engine}", f"transformer_mt[{extra}]") from None
+class JobStep:
+    """Pipeline step that runs the tasks of a job, in the working directory of the command that submitted it."""
+
+    def __init__(self, stage: Stage, tasks: Sequence[int], errors: Path) -> None:
+        """Store the stage and its tasks. The messages of failed tasks are written to the folder `errors`."""
+        self._stage, self._tasks, self._errors, self._folder = stage, tasks, errors, Path.cwd()
+
+    def __call__(self, data: object, rank: int, world_size: int) -> None:
+        """Run the tasks `rank`, `rank + world_size`, `rank + 2 * world_size`, ... of the list."""
+        for task in self._tasks[rank::world_size]:
+            try:
+                run_in_worker(self._stage, task, self._folder)
+            except UserError as error:
+                write_text(self._errors / f"{task:05d}.error", str(error))
+                raise
+
+    def __repr__(self) -> str:
+        return f"stage {self._stage.name}"
+
+
+class JobArray(SlurmPipelineExecutor):
+    """A job array without the statistics of documents, for which datatrove would submit another job."""
+
+    def launch_merge_stats(self) -> None:
+        """Submit nothing."""
+
+    def save_executor_as_json(self, indent: int = 4) -> None:
+        """Write nothing."""
+
+    def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
+        """Return the options of the script. An option with the value None keeps the default of the cluster."""
+        options: dict[str, Any] = super().get_sbatch_args(max_array)  # pyright: ignore[reportUnknownVariableType]
+        return {name: value for name, value in options.items() if value is not None}
+
+
+def _submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, options: Mapping[str, str]) -> None:
+    """Submit `n_jobs` jobs that share the tasks. Script, logs and errors are in a folder, whose name the jobs have.
+
+    Raises `subprocess.CalledProcessError` if sbatch refused the job.
+    """
+    logger.disable("datatrove")
+    for name in list(os.environ):  # this process may be a job itself, and its variables would apply to the new one
+        if name.startswith("SLURM_") and name != "SLURM_CONF":
+            del os.environ[name]
+    JobArray(
+        pipeline=[JobStep(stage, tasks, folder)],
+        tasks=n_jobs,
+        time="",
+        partition="",
+        job_name=folder.name,
+        qos="",
+        env_command=f'export PATH="{Path(sys.executable).parent}:$PATH"',
+        sbatch_args={"mem-per-cpu": None, "time": None, "partition": None, **options},
+        logging_dir=str(folder),
+        skip_completed=False,
+        with_srun=False,
+    ).run()
