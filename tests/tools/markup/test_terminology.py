@@ -11,11 +11,14 @@ import pytest
 from document_helpers import has_elements_of
 
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.glossary import Glossary
 from transformer_mt.tools.markup.protection import Protector
-from transformer_mt.tools.markup.stages import UnusableTermWarning
+from transformer_mt.tools.markup.stages import GlossaryStage, UnusableTermWarning
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
@@ -96,6 +99,15 @@ def test_terms_without_room_are_left_out_with_a_warning(
     monkeypatch.setattr(TorchEngine, "max_positions", 12)
     with pytest.warns(UnusableTermWarning, match="line 1: its terms have"):
         translator.translate(["dog dog dog dog"])
+
+
+@pytest.mark.parametrize("variant", ["xaver", "hund", "der Köter"])
+def test_terms_that_cannot_be_written_in_a_sentence_are_left_out_with_a_warning(tmp_path: Path, variant: str) -> None:
+    words = build_tokenizers(TokenizerConfig(kind="word", min_frequency=1), [("dog", "Hund Der Köter")])
+    stage = GlossaryStage(Glossary.read(Path(write(tmp_path, f"dog\t{variant}", "cat\tKöter"))), words.tgt)
+    with pytest.warns(UnusableTermWarning, match="line 1"):
+        assert stage.make_automaton("dog", 100, 1) is None
+    assert stage.make_automaton("cat", 100, 1) is not None
 
 
 def test_random_samples_with_required_terms_are_refused(

@@ -24,6 +24,7 @@ from transformer_mt.tools.markup.glossary import Glossary
 from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.term_constraint import (
+    Context,
     Phrase,
     TermAutomaton,
     TokenClass,
@@ -107,12 +108,15 @@ class GlossaryStage(TextStage):
 
     @cached_property
     def _phrases(self) -> dict[str, list[Phrase]]:
-        """The phrases of each variant. Terms that the vocabulary cannot write have none, with a warning."""
+        """The phrases of each variant: none, with a warning, if the vocabulary cannot write it inside a sentence."""
         variants = [*dict.fromkeys(variant for entry in self.glossary.entries for variant in entry.variants)]
         phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
         for i, phrase in encode_variants(self.tokenizer, variants):
             if phrase.ids and self.tokenizer.unk_id not in phrase.ids:
                 phrases[variants[i]].append(phrase)
+        for found in phrases.values():
+            if not any(Context.WORD in phrase.proposed for phrase in found):
+                found.clear()
         unusable = [entry for entry in self.glossary.entries if not any(phrases[each] for each in entry.variants)]
         if unusable:
             first = f"such as {unusable[0].source!r} on line {unusable[0].line_number}"
