@@ -51,7 +51,7 @@ def test_page_is_valid_and_hostile_text_stays_text(tiny_run: Path, tmt: Tmt, tmp
 
 def test_mistakes_are_refused_before_anything_is_written(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     page = tmp_path / "e.html"
-    assert_user_error(tmt("explain", tiny_run, " ", "--html", page), "the text is empty")
+    assert_user_error(tmt("explain", tiny_run, " ", "--html", page), "no letters")
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--html", tmp_path), "--html", "is a directory")
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--tag", "2fr"), "unknown tag 2fr")
     assert_user_error(tmt("explain", tmp_path / "none", SENTENCE), "no such run folder")

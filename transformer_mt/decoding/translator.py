@@ -299,18 +299,19 @@ class Translator:
         tag_ids = self.tag_ids(tags)
         sources = self.encode([each.sentence for each in prepared], line_numbers, [src for src, _ in tag_ids])
         tgt_tags = [tag for _, (tag,) in tag_ids] if any(tgt for _, tgt in tag_ids) else None
-        hypotheses = self._search_ids(prepared, sources, line_numbers, tgt_tags, scores, on_batch)
+        hypotheses = self.search_ids(prepared, sources, line_numbers, tgt_tags, scores=scores, on_batch=on_batch)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
-    def _search_ids(
+    def search_ids(
         self,
         prepared: Sequence[PreparedText],
         sources: list[list[int]],
         line_numbers: Sequence[int],
         tgt_tags: Sequence[int] | None,
-        scores: bool,
-        on_batch: OnBatch | None,
+        *,
+        scores: bool = True,
+        on_batch: OnBatch | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not copied, in batches of similar length.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -128,9 +129,32 @@ def test_token_labels_restore_the_text(translator: Translator) -> None:
     assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(decode_tokens(tokenizer, ids)))
 
 
-def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
-    for text in (" ", ""):
-        with pytest.raises(UserError, match="is empty"):
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (SENTENCE.upper(), {}),
+        (f"\u200b{SENTENCE}", {}),
+        (f"<b>{SENTENCE}</b>", {"markup": "auto"}),
+        (SENTENCE, {"glossary": "Xaver|Yves"}),
+    ],
+    ids=["capitals", "invisible", "markup", "glossary"],
+)
+def test_the_explained_translation_is_that_of_translate(
+    make_translator: MakeTranslator, tmp_path: Path, text: str, options: dict[str, str]
+) -> None:
+    if "glossary" in options:
+        path = tmp_path / "terms.tsv"
+        path.write_text(f"{SENTENCE.split()[1]}\t{options['glossary']}\n", encoding="utf-8")
+        options = {"glossary": str(path)}
+    translator = make_translator(beam=3, max_length_offset=8, **options)
+    found, expected = explain(translator, text), best_translation(translator, text)
+    assert re.sub("</?b>", "", expected.text).casefold() == found.translation.casefold()
+    assert found.score == pytest.approx(expected.score, abs=1e-3)
+
+
+def test_texts_without_letters_and_ensembles_are_refused(translator: Translator) -> None:
+    for text in (" ", "", "42."):
+        with pytest.raises(UserError, match="no letters"):
             explain(translator, text)
     twins = Translator(
         TorchEngine([translator.model, translator.model], translator.tokenizers),

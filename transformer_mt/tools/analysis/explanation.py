@@ -21,6 +21,7 @@ from torch import Tensor
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
+from transformer_mt.decoding.hooks import PreparedText
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
@@ -174,16 +175,19 @@ class Explanation:
 
 
 def explain(translator: Translator, text: str) -> Explanation:
-    """Translate one text by beam search, and explain its translation.
+    """Translate one text by beam search, and explain its translation, both in the form in which the model has them.
 
     Raises:
-        UserError: The text is blank, or there are several models.
+        UserError: The text has no letters, or there are several models.
     """
-    ((src_tag, tgt_tags),) = translator.tag_ids([translator.config.tag])
+    tag = translator.config.tag
+    prepared = PreparedText.make(translator.read(text), translator.list_stages(tag))
+    text = prepared.sentence
+    ((src_tag, tgt_tags),) = translator.tag_ids([tag])
     (source,) = translator.encode([text], [1], [src_tag])
-    if not text.strip() or not source:
-        raise UserError("explain: the text is empty; pass a sentence")
-    ((best, *_),) = translator.torch_engine.search([source], translator.config, tgt_tags=tgt_tags or None)
+    ((best, *_),) = translator.search_ids([prepared], [source], [1], tgt_tags or None)
+    if not best.was_searched:
+        raise UserError("explain: the text has no letters, so that it is copied; pass a sentence")
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
     predictions = predict_tokens(translator, source, best.ids, finished=best.finished)
