@@ -10,7 +10,8 @@
   };
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-  const formatProbability = (value) => (value >= 0.0005 || !value ? value.toFixed(3) : value.toExponential(0));
+  const formatProbability = (value) =>
+    value >= 0.0005 || !value ? value.toFixed(3) : value.toExponential(0).replace(/-(\d)$/, "-0$1"); // as in the table
 
   // --- one target piece: its alternatives, and its attention to the source
 
