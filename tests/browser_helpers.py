@@ -1,7 +1,5 @@
 """A headless Chromium with one page, which is driven by its debugging protocol, and a server of a folder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

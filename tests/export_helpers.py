@@ -1,7 +1,5 @@
 """Helpers of tests that export models: sentences of invented words, and what a script imports."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -1,7 +1,5 @@
 """A Slurm cluster of this one machine, for tests: munged, slurmctld and slurmd with all their files in one folder."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

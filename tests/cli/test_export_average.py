@@ -1,7 +1,5 @@
 """`tmt export --average`: the mean of the weights of checkpoints, and its validation scores."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tmt init`: the configuration that it writes, and refused input."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

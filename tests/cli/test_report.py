@@ -1,7 +1,5 @@
 """`tmt report`: the page of a run, and wrong arguments."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Files in the folder of a trained run."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Tables on standard output."""
 
-from __future__ import annotations
-
 import pytest
 
 from transformer_mt.cli.table import print_table

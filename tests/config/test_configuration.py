@@ -1,7 +1,5 @@
 """Root configuration: errors, inheritance, overrides, rendering, reference and schema."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
@@ -406,9 +404,6 @@ def test_schema_has_every_key_and_base() -> None:
 
 def test_builtin_quickstart_equals_the_file_in_configs() -> None:
     assert load(configuration.find_preset("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
-
-
-# --- keys that may change on resume -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

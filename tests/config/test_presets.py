@@ -1,7 +1,5 @@
 """Configurations in configs/: all load; models of the architectures compute finite states, and learn (slow)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands on a CUDA device print and write what they do on the CPU."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

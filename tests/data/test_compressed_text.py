@@ -1,7 +1,5 @@
 """Compressed text is recognised by its first bytes, and damaged or foreign files are refused with file and line."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """A text whose lines end in carriage returns alone is refused with its name, wherever text is read."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

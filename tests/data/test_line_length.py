@@ -1,7 +1,5 @@
 """A line of any length ends with an error, before it fills the memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Word alignment from the cross-attention, compared with plain loops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

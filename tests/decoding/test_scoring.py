@@ -1,7 +1,5 @@
 """Scores of given translations, compared with the full logits of single sentences."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
@@ -112,9 +110,6 @@ def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
     others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
     found = one.engine.score([source] * (len(others) + 1), [*others, []])
     assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
-
-
-# --- blank and long texts ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_to_score(one: Translator) -> None:

@@ -1,7 +1,5 @@
 """Translation of texts: independence of batch and order (trap 7), repeated calls (trap 26), unusual lines."""
 
-from __future__ import annotations
-
 import math
 import random
 import warnings

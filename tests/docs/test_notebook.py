@@ -1,7 +1,5 @@
 """The notebook docs/colab.ipynb: its cells run with a tiny model, without git and pip."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A CUDA graph of the fake device: it records operations with their tensors, and repeats them without Python code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Statistics of a parallel corpus, from which `tmt init` chooses settings."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Unusual environments (locale, paths, links, closed log): training and translation give the same results."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

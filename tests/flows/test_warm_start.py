@@ -1,7 +1,5 @@
 """Warm start: a run that starts from the weights and tokenizers of another run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -201,9 +199,6 @@ def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
         "  tokenizer.vocab_size: 400 here, 340 there",
         "  tokenizer.source_bos: True here, False there",
     ]
-
-
-# --- refusals --------------------------------------------------------------------------------------------------
 
 
 def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:

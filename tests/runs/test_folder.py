@@ -1,7 +1,5 @@
 """The run folder: its files, its format, and finding checkpoints."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

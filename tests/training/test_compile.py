@@ -1,7 +1,5 @@
 """Compiled layers compute what plain layers compute, for batches of any size."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Traps 17, 19, 20, 21 and 22.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -84,9 +82,6 @@ def assert_near(found: Tensor | tuple[Tensor, ...], wanted: Tensor | tuple[Tenso
         assert ours.dtype == torch.float32
         scale = 1.0 if tolerance < 0.01 else theirs.detach().abs().max().item()
         torch.testing.assert_close(ours, theirs.float(), rtol=tolerance, atol=tolerance * scale)
-
-
-# --- value and gradient -----------------------------------------------------------------------------------------------
 
 
 @PADS
@@ -208,9 +203,6 @@ def test_perfect_logits_have_loss_0() -> None:
     logits = 50 * F.one_hot(labels, V).float()
     losses = loss(logits, torch.eye(V), None, labels, 0, LossConfig(label_smoothing=0.0), V - 1)
     assert losses["loss"] < 1e-4 and losses["nll"] < 1e-4
-
-
-# --- with a model -----------------------------------------------------------------------------------------------------
 
 
 def ragged(pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:

@@ -1,7 +1,5 @@
 """Likely reasons of bad translations, in constructed explanations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Failed and interrupted jobs of Slurm."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

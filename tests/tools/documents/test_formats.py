@@ -1,7 +1,5 @@
 """Files of documents: formats by suffix, and encodings."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tmt export --to argos` writes packages of Argos Translate."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A model of Transformers that was imported and exported again computes what it computed before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An imported model of CTranslate2 scores and translates as CTranslate2 does."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import zipfile

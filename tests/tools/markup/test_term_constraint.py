@@ -1,7 +1,5 @@
 """Search with required terms, compared with exhaustive search and with plain definitions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

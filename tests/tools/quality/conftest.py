@@ -1,7 +1,5 @@
 """A corpus in shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A client of the application with the tiny run, and of services with other limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The web page in Chromium: typing, files and hostile text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

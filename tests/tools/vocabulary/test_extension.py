@@ -1,7 +1,5 @@
 """Extended vocabularies: old text keeps its segmentation, and new rows are means of old ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
