@@ -114,13 +114,7 @@ def test_the_old_format_of_xz_is_read(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "a.lzma")) == LINES
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"PK\x03\x04",
-        b"%PDF-1.7",
-    ],
-)
+@pytest.mark.parametrize("head", [b"PK\x03\x04", b"%PDF-1.7"])
 def test_other_kinds_of_files_are_named(head: bytes, tmp_path: Path) -> None:
     content = head + b"\x14\n\0\0\xff"
     for data in (content, gzip.compress(content)):
