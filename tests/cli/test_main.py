@@ -35,47 +35,29 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
         ((*TRAIN, "--steps", "10"), ("unknown option --steps; did you mean ", "train.max_steps=10?\n")),
-        ((*TRAIN, "--heads", "2"), ("unknown option --heads; did you mean ", "n_heads=2")),
         ((*TRAIN, "--output", "x"), ("there is no --output; name=",)),
         (("init", "--src", "a.en", "--tgt", "a.de"), ("there is no --src; ", "tmt init SRC TGT")),
         (("--config", "tiny.yaml", "train"), ("unknown option --config; ", "after the command")),
         (("train", "tiny.yml"), ("tiny.yml: no such file", "did you mean tiny.yaml?")),
         (("check", "tiny.yml"), ("tiny.yml: no such run folder and no such YAML file", "did you mean tiny.yaml?")),
         (("train", "runs/tiny"), ("runs/tiny: is a directory; pass runs/tiny/config.yaml\n",)),
-        (("config", "runs/tiny"), ("runs/tiny: is a directory; pass runs/tiny/config.yaml\n",)),
         (("plan", "tiny.yaml", "--output", "x"), ("unknown option --output; tmt plan --help lists all arguments\n",)),
-        (
-            ("plan", "tiny.yaml", "--export", "ctranslate2"),
-            ("unknown option --export; tmt plan --help lists all arguments\n",),
-        ),
         (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
         (("translate", "RUN", "--prefix", "x.de", "one"), ("--prefix was removed; ",)),
         (("evaluate", "--hyp", "x.de", "--ref", "y.de"), ("--hyp was removed; ",)),
         (("init", "--", "a.en", "a.de", "--out", "x.yaml"), ("--out ", "put it before --")),
         (("translate", "RUN", "--out", "x", "one"), ("unknown option --out; did you mean --output?\n",)),
         (("translate", "RUN", "--in=x"), ("unknown option --in; did you mean --input?\n",)),
-        (("translate", "RUN", "--score", "one"), ("unknown option --score; did you mean --scores?\n",)),
         (("evaluate", "RUN", "--reference", "x.de"), ("unknown option --reference; did you mean --ref?\n",)),
-        (("evaluate", "RUN", "--foo"), ("unknown option --foo; tmt evaluate --help lists all arguments\n",)),
         (("report", "RUN", "RUN"), ("tmt evaluate A B",)),
         (("serve", "RUN", "--cors", "https://Example.org"), ("--cors: https://Example.org: ",)),
         (("serve", "RUN", "--cors", "https://example.org/"), ("--cors: https://example.org/: ",)),
-        (
-            ("translate", "RUN", "-foo"),
-            ("-foo; tmt translate --help lists all arguments; put -- before a text that begins with a hyphen\n",),
-        ),
+        (("translate", "RUN", "-foo"), ("-foo; ", "put -- before a text that begins with a hyphen\n")),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
-        (
-            ("translate", "runs/nope", "one"),
-            (
-                "runs/nope: no such run folder",
-                "`tmt train` makes one",
-            ),
-        ),
+        (("translate", "runs/nope", "one"), ("runs/nope: no such run folder", "`tmt train` makes one")),
         (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
         (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
         (("translate", "RUN", "--max-length", "1.2.3*source+5"), ("1.2.3*source+5: give a number of tokens",)),
-        (("translate", "RUN", "--max-length", ".*source+5"), ("*source+5: give a number of tokens",)),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -262,11 +244,6 @@ main(["config", "x.yaml"])
 """
 
 
-def is_stop_message(line: str) -> bool:
-    """Return whether a line is the message about a signal that arrived during a long import."""
-    return line.startswith("tmt: stopping")
-
-
 def start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
     pipe = subprocess.PIPE
@@ -300,7 +277,7 @@ def test_an_interrupt_while_a_module_is_imported_prints_no_traceback(module: str
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         process.wait(timeout=60)  # the input stays open
         _, errors = process.communicate()
-    assert process.returncode in STATUSES and all(map(is_stop_message, errors.splitlines()))
+    assert process.returncode in STATUSES and all(line.startswith("tmt: stopping") for line in errors.splitlines())
 
 
 INTERRUPTED_COMMAND = """
@@ -374,17 +351,6 @@ def test_signal_ends_the_command_though_a_library_replaces_its_exception(number:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wait", [0.03, 0.2])
-def test_an_interrupt_soon_after_the_start_prints_no_traceback(wait: float, tiny_run: Path) -> None:
-    process = start("translate", tiny_run)  # waits for its input
-    time.sleep(wait)
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=60)  # the input stays open
-    output, errors = process.communicate()
-    assert (process.returncode in STATUSES, output) == (True, "") and all(map(is_stop_message, errors.splitlines()))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("command", "number"), [("train", signal.SIGINT), ("prepare", signal.SIGTERM)])
 def test_a_signal_while_data_is_read_leaves_no_temporary_files(
     command: str, number: signal.Signals, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -416,11 +382,7 @@ def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -
 
 @pytest.mark.parametrize(
     ("redirection", "status", "errors"),
-    [
-        (">&-", 0, ""),
-        ("<&- >&- 2>&-", 0, ""),
-        (">/dev/full", 2, "tmt: standard output"),
-    ],
+    [(">&-", 0, ""), ("<&- >&- 2>&-", 0, ""), (">/dev/full", 2, "tmt: standard output")],
 )
 def test_streams_may_be_closed_or_full(redirection: str, status: int, errors: str, in_tiny: Path) -> None:
     command = f"{sys.executable} -m transformer_mt config tiny.yaml {redirection}"
