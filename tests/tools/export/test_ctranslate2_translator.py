@@ -16,15 +16,8 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
-SENTENCES = [
-    "one two three",
-    "three two one",
-    "eight six four",
-    "five five five",
-    "two eight one",
-    "six three four",
-    "four two eight",
-]
+NUMBERS = "one two three, three two one, eight six four, five five five, two eight one, six three four, four two eight"
+SENTENCES = NUMBERS.split(", ")
 TEXT = "\n".join([*SENTENCES, "", " \t", "one", "</s> <s>", "two " * 30, "six eight. One two."]).encode()
 
 
