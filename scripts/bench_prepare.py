@@ -1,15 +1,11 @@
 """Measure `tmt prepare` and `tmt check` on generated pairs: time, peak memory and bytes on the disk of each stage.
 
-Then project the time for a billion pairs on several machines.
-
     python scripts/bench_prepare.py [--pairs N] [--workers N ...] [--check] [--folder DIR] [section.key=value ...]
 
 The pairs are random words with a Zipf distribution, translated word by word. 2 % repeat another pair, and in another
 3 % a word was replaced. Text and cache are in DIR, where a later call finds the text again. The peak of a stage is
 that of the largest process, without the pages of mapped files.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -24,7 +20,6 @@ import time
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
 
 from common import positive_int, run_script
 
@@ -35,9 +30,6 @@ from transformer_mt.system.device import count_available_cores
 from transformer_mt.system.files import format_bytes, measure_folder
 
 FILE_PAIRS = 10_000_000
-BILLION = 1_000_000_000
-MACHINES, CORES = (1, 8, 64), 16
-MACHINE_BANDWIDTH, SHARED_BANDWIDTH = 1e9, 10e9  # bytes per second
 FILTERS = ["normalize", "length", "ratio", "duplicate", "near_duplicate"]
 
 
@@ -97,32 +89,21 @@ def write_file(paths: Sequence[Path], n_pairs: int, rng: random.Random) -> None:
                 file.write(" ".join([vocabulary[i] for i in ids]) + " .\n")
 
 
-class MeasuredStage(NamedTuple):
-    """Cost of a stage per pair."""
-
-    name: str
-    cpu_seconds: float
-    n_bytes: float  # read and written
-
-
 class MeasuringRunner:
     """Runs the stages, and prints a line for each."""
 
     def __init__(self, workers: int, n_pairs: int) -> None:
         self._run, self._n_pairs = LocalRunner(workers), n_pairs
-        self.measured: list[MeasuredStage] = []
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage."""
         if stage.is_complete():
             return self._run(stage)
-        start, cpu, n_bytes, watch = time.perf_counter(), read_cpu_seconds(), read_io_bytes(), MemoryWatch()
+        start, cpu, watch = time.perf_counter(), read_cpu_seconds(), MemoryWatch()
         with watch:
             results = self._run(stage)
         wall, cpu = time.perf_counter() - start, read_cpu_seconds() - cpu
-        size, n_bytes = measure_folder(stage.folder), read_io_bytes() - n_bytes
-        if stage.n_tasks > 1:
-            self.measured.append(MeasuredStage(stage.name, cpu / self._n_pairs, n_bytes / self._n_pairs))
+        size = measure_folder(stage.folder)
         print(
             f"{stage.name:12} {stage.n_tasks:5} {wall:9.1f} {1e6 * wall / self._n_pairs:9.2f} "
             f"{1e6 * cpu / self._n_pairs:9.2f} {format_bytes(watch.peak):>10} {size / self._n_pairs:9.1f}",
@@ -182,36 +163,8 @@ def measure_stages(config: Config, workers: int, *, check: bool) -> None:
         start = time.perf_counter()
         check_corpus(config, runner)
         print(f"check: {time.perf_counter() - start:,.0f} s in all")
-    project(runner.measured)
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(f"largest process with mapped files: {format_bytes(1024 * peak)}")
-
-
-def project(stages: Sequence[MeasuredStage]) -> None:
-    """Print the hours that a billion pairs would take, if the cores are like those of this machine.
-
-    Stages of one task are left out: most do not depend on the size of the corpus.
-    """
-    print(
-        f"\na billion pairs, {CORES} cores per machine, disks of {format_bytes(MACHINE_BANDWIDTH)}/s per machine and "
-        f"{format_bytes(SHARED_BANDWIDTH)}/s in all\nstage, hours" + "".join(f"{f'{n} machines':>18}" for n in MACHINES)
-    )
-    totals = [0.0] * len(MACHINES)
-    for stage in stages:
-        line = f"{stage.name:12}"
-        for i, n_machines in enumerate(MACHINES):
-            cpu = BILLION * stage.cpu_seconds / (CORES * n_machines) / 3600
-            disk = BILLION * stage.n_bytes / min(SHARED_BANDWIDTH, MACHINE_BANDWIDTH * n_machines) / 3600
-            totals[i] += max(cpu, disk)
-            line += f"{max(cpu, disk):13.2f} {'disk' if disk > cpu else 'CPU':4}"
-        print(line)
-    print(f"{'all':12}" + "".join(f"{total:13.2f}     " for total in totals))
-
-
-def read_io_bytes() -> int:
-    """Return the bytes that this process and its ended children have read and written, without mapped files."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines())
-    return int(fields["rchar"]) + int(fields["wchar"])
 
 
 def read_cpu_seconds() -> float:

@@ -9,8 +9,6 @@ the first function executed there, and the first line of its docstring, unless t
 functions are called only while the package is imported come last.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os
