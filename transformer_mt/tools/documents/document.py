@@ -150,8 +150,8 @@ BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _DECLARATION = re.compile(
     r"(?:<\?xml[^>]*?\bencoding|<meta[^>]*?\bcharset)\s*=\s*[\"']?(?P<name>[\w.:-]*)", re.ASCII | re.IGNORECASE
 )
-_CONVERSION = "convert it with iconv -f ENCODING -t UTF-8, and declare UTF-8"
-_DECLARATION_CHARACTERS = 4096  # at the start of a file, in which an encoding may be declared
+_CONVERSION = "convert it with iconv -f {} -t UTF-8, and declare UTF-8"
+_DECLARATION_BYTES = 4096  # at the start of a file, in which an encoding may be declared
 
 
 def decode(content: bytes, *, may_declare: bool) -> str:
@@ -159,14 +159,14 @@ def decode(content: bytes, *, may_declare: bool) -> str:
 
     Characters of the translation would be read wrongly, even if all of the source are ASCII.
     """
+    head = content[:_DECLARATION_BYTES].decode("ascii", "replace")
+    for match in _DECLARATION.finditer(head) if may_declare else ():
+        check_encoding_name(match["name"], 1 + head.count("\n", 0, match.start()))
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
-        raise DocumentError(line, f"not UTF-8 text; {_CONVERSION}") from None
-    for match in _DECLARATION.finditer(text, 0, _DECLARATION_CHARACTERS) if may_declare else ():
-        check_encoding_name(match["name"], 1 + text.count("\n", 0, match.start()))
-    return text
+        raise DocumentError(line, f"not UTF-8 text; {_CONVERSION.format('ENCODING')}") from None
 
 
 def check_encoding_name(name: str, line: int) -> None:
@@ -176,7 +176,8 @@ def check_encoding_name(name: str, line: int) -> None:
     except LookupError:
         is_utf8 = False
     if not is_utf8:
-        raise DocumentError(line, f"the document declares the encoding {name[:30]}; {_CONVERSION}")
+        name = name[:30]
+        raise DocumentError(line, f"the document declares the encoding {name}; {_CONVERSION.format(name)}")
 
 
 # --- segments from inline tokens --------------------------------------------------------------------------------------
