@@ -158,7 +158,7 @@ class CTranslate2Engine:
         Scores need another forward pass.
         """
         for key, reason in find_unsupported_search_keys(config):
-            raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate the run with --engine torch")
+            raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}; translate the run with --engine torch")
         if constraints is not None:
             raise UserError("constraints: CTranslate2 does not support them; load the run with --engine torch")
         limits = [config.max_target_tokens(len(ids)) + bool(tgt_tags) for ids in sources]
@@ -323,10 +323,10 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
     for key in config.active_stage_keys:
         yield (
             key,
-            f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms; leave it out",
+            f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms",
         )
     if config.sample:
-        yield "sample", "true: CTranslate2 has another random number generator; choose false"
+        yield "sample", "true: CTranslate2 has another random number generator"
 
 
 def explain_torch_fallback(config: DecodingConfig, device: str, precision: str, *, is_ensemble: bool) -> str:
