@@ -151,18 +151,29 @@ def test_included_snippets_exist(page: Path) -> None:
                 body = named[0].body
 
 
-@all_pages
-def test_configuration_keys_exist(page: Path) -> None:
-    if page.stem == "migration":  # names the keys of other toolkits
-        return
+def find_unknown_keys(names: list[str]) -> set[str]:
+    """Return the names that look like keys of the configuration, and are none."""
     data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}}
     known = {*flatten(Config.model_validate({"data": data}))}
     sections = {key.partition(".")[0] for key in known if "." in key}
     prefixes = {key[: i + 1] for key in known for i in range(len(key)) if key[i + 1 : i + 2] in (".", "")}
-    for key in re.findall(r"`([a-z_]+\.[a-z_.]+)(?:[:=][^`]*)?`", prose(page)):
-        is_file = key.rpartition(".")[2] in ("json", "safetensors", "bin", "en", "de")
-        if key.partition(".")[0] in sections and not is_file:
-            assert key in prefixes, key
+    files = ("json", "safetensors", "bin", "en", "de", "weight")
+    keys = {name for name in names if name.partition(".")[0] in sections and name.rpartition(".")[2] not in files}
+    return keys - prefixes
+
+
+@all_pages
+def test_configuration_keys_exist(page: Path) -> None:
+    if page.stem != "migration":  # names the keys of other toolkits
+        assert not find_unknown_keys(re.findall(r"`([a-z_]+\.[a-z_.]+)(?:[:=][^`]*)?`", prose(page)))
+
+
+def test_configuration_keys_in_messages_exist() -> None:
+    for path in (ROOT / "transformer_mt").rglob("*.py"):
+        if path.parts[-2:] != ("config", "section.py"):  # names removed keys
+            strings = [node.value for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant)]
+            texts = " ".join(text for text in strings if isinstance(text, str))
+            assert not find_unknown_keys(re.findall(r"(?<![\w./])[a-z_]+(?:\.[a-z_]+)+", texts)), path
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TABLES], ids=lambda page: page.name)

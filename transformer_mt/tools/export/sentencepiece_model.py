@@ -100,7 +100,7 @@ def _fill_normalizer(spec: Any, normalizer: Mapping[str, Any] | None) -> None:
             case _:
                 raise UserError(
                     f"tokenizer.normalization: SentencePiece has no such step ({step['type']}); train the model with "
-                    "tokenizer.normalization: [], and normalise its text with data.normalize"
+                    "tokenizer.normalization: [], and normalise its text with data.filters: [normalize]"
                 )
 
 
