@@ -1,6 +1,7 @@
 """A headless Chromium with one page, which is driven by its debugging protocol, and a server of a folder."""
 
 import json
+import shutil
 import subprocess
 import threading
 from collections.abc import Generator
@@ -10,6 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WITHOUT_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 

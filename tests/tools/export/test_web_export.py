@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tokenizers as hf
 import yaml
-from browser_helpers import Browser, serve
+from browser_helpers import CHROMIUM, Browser, serve
 from helpers import Tmt, assert_succeeded, assert_user_error, forget_lengths
 
 from transformer_mt.data.sources import load_pairs
@@ -24,7 +24,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.tools.export.web_export import INSTALL, LIBRARIES, check_tokenizers
 
 NODE_MODULES = Path(__file__).parents[3] / "node_modules"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_onnx = pytest.mark.skipif(not all(map(find_spec, ("onnxruntime", "onnxscript"))), reason="needs the extra onnx")
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None or not all((NODE_MODULES / path).exists() for path in LIBRARIES.values()),
