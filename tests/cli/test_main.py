@@ -225,23 +225,6 @@ sys.stderr.flush()
 from transformer_mt.cli.main import main
 main(sys.argv[1:])
 """
-INTERRUPTED_TWICE = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from transformer_mt.cli.config import Config
-from transformer_mt.cli.main import main
-
-def work(_):
-    try:
-        os.kill(os.getpid(), int(sys.argv[1]))
-    finally:
-        for _ in range(2):
-            os.kill(os.getpid(), int(sys.argv[1]))
-        print("cleaned up")
-
-Config.execute = work
-main(["config", "x.yaml"])
-"""
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -280,18 +263,22 @@ def test_an_interrupt_while_a_module_is_imported_prints_no_traceback(module: str
     assert process.returncode in STATUSES and all(line.startswith("tmt: stopping") for line in errors.splitlines())
 
 
-INTERRUPTED_COMMAND = """
+SIGNALLED_COMMAND = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from transformer_mt.cli.config import Config
 from transformer_mt.cli.main import main
+from transformer_mt.errors import UserError
+
+def kill():
+    os.kill(os.getpid(), int(sys.argv[1]))
 
 class Interrupt:
     def find_spec(self, name, *_):
         if name == "unknown":
-            os.kill(os.getpid(), int(sys.argv[1]))
+            kill()
 
-def work(_):
+def interrupt_import(_):
     try:
         try:
             import unknown
@@ -301,17 +288,41 @@ def work(_):
     finally:
         print("cleaned up")
 
+def interrupt_clean_up(_):
+    try:
+        kill()
+    finally:
+        kill()
+        kill()
+        print("cleaned up")
+
+def replace_exception(_):
+    try:
+        kill()
+        signal.pause()
+    except BaseException:
+        raise {"ValueError": ValueError, "UserError": UserError, "OSError": OSError}[sys.argv[3]] from None
+
 sys.meta_path.insert(0, Interrupt())
-Config.execute = work
+Config.execute = globals()[sys.argv[2]]
 main(["config", "x.yaml"])
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_an_import_in_a_command_is_answered_after_it(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", INTERRUPTED_COMMAND, str(int(number))]
+@pytest.mark.parametrize(
+    ("work", "printed"),
+    [
+        ("interrupt_import", "imported\ncleaned up\n"),
+        ("interrupt_clean_up", "cleaned up\n"),
+        *((f"replace_exception {error}", "") for error in ("ValueError", "UserError", "OSError")),
+    ],
+)
+def test_a_signal_ends_a_command_once_after_its_clean_up(work: str, printed: str, number: signal.Signals) -> None:
+    """A signal during an import or a clean-up is answered after it. A library may replace its exception."""
+    command = [sys.executable, "-c", SIGNALLED_COMMAND, str(int(number)), *work.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "imported\ncleaned up\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, printed, "")
 
 
 def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> None:
@@ -321,33 +332,6 @@ def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> Non
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-REPLACED_EXCEPTION = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from transformer_mt.cli.config import Config
-from transformer_mt.cli.main import main
-from transformer_mt.errors import UserError
-
-def work(_):
-    try:
-        os.kill(os.getpid(), int(sys.argv[1]))
-        signal.pause()
-    except BaseException:
-        raise {"ValueError": ValueError, "UserError": UserError, "OSError": OSError}[sys.argv[2]] from None
-
-Config.execute = work
-main(["config", "x.yaml"])
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("error", ["ValueError", "UserError", "OSError"])
-def test_signal_ends_the_command_though_a_library_replaces_its_exception(number: signal.Signals, error: str) -> None:
-    command = [sys.executable, "-c", REPLACED_EXCEPTION, str(int(number)), error]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 @pytest.mark.slow
@@ -371,13 +355,6 @@ def test_a_signal_while_data_is_read_leaves_no_temporary_files(
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert ("stopped before the first step or after the last one; no step is lost\n" in errors) == (command == "train")
     assert not [*tmp_path.rglob("*.tmp")]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")
 
 
 @pytest.mark.parametrize(
