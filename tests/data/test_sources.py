@@ -67,16 +67,12 @@ def tsv() -> Any:
     return {"table": write("t.tsv", "\n".join(lines) + "\n")}
 
 
-def comma_separated() -> str:
+def csv_table() -> Any:
     rows = io.StringIO()
     writer = csv.DictWriter(rows, ["en", "de"], lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
     writer.writerows(ROWS)
-    return rows.getvalue()
-
-
-def csv_table() -> Any:
-    return {"table": write("t.csv", comma_separated())}
+    return {"table": write("t.csv", rows.getvalue())}
 
 
 def jsonl(rows: list[Any], name: str = "t.jsonl") -> Any:

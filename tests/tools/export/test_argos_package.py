@@ -23,7 +23,12 @@ from transformer_mt.tools.export.sentencepiece_model import make_odd_lines
 sentencepiece = pytest.importorskip("sentencepiece", reason="SentencePiece is not installed")
 
 LINES = ["one two three", "three two one", "six five", "eight. one", "two 7 one four"]
-LIKE_ARGOS = {"beam": 4, "length_penalty_exponent": 0.2, "max_length_factor": 0, "max_length_offset": 256}
+LIKE_ARGOS: dict[str, Any] = {
+    "beam": 4,
+    "length_penalty_exponent": 0.2,
+    "max_length_factor": 0,
+    "max_length_offset": 256,
+}
 
 
 def learn(kind: str, **options: Any) -> Tokenizer:

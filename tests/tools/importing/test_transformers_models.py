@@ -125,10 +125,7 @@ def import_m2m100(folder: Path, name: str, tmt: Tmt) -> Imported:
     return Imported(folder, model, encode, find_pieces, rows, rows, translator, f"{src}:{tgt}", first)
 
 
-VARIANTS = [*MARIAN, "nllb-spm", "nllb-json", "m2m"]
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=[*MARIAN, "nllb-spm", "nllb-json", "m2m"])
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Imported:
     make = import_marian if request.param in MARIAN else import_m2m100
     return make(tmp_path_factory.mktemp("import"), request.param, tmt)

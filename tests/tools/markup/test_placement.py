@@ -11,10 +11,6 @@ from transformer_mt.tools.markup.protection import Protector
 MARK = Protector().mark
 
 
-def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> str:
-    return place_elements(MARK(source), translation, alignment).surface
-
-
 @pytest.mark.parametrize(
     ("source", "translation", "alignment", "expected"),
     [
@@ -40,7 +36,7 @@ def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> st
 def test_elements_follow_the_alignment(
     source: str, translation: str, alignment: list[tuple[int, int]], expected: str
 ) -> None:
-    assert place(source, translation, alignment) == expected
+    assert place_elements(MARK(source), translation, alignment).surface == expected
 
 
 @pytest.mark.parametrize(
