@@ -107,6 +107,14 @@ def test_an_empty_text_is_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> N
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["mono.tsv", "mono.srt", "page.html", "mono.tmx.gz"])
+def test_tables_and_documents_are_refused(name: str, tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    arguments = ("--mono", tmp_path / name, "--output", tmp_path / "new")
+    assert_user_error(tmt("synthesize", tiny_run, *BACK, *arguments), f"{name}: ")
+    assert not (tmp_path / "new").exists()
+
+
 def test_text_in_another_language_is_warned_of(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     mono = tmp_path / "mono.de"
     mono.write_text("Ein Hund läuft durch den Schnee und hat einen Ball im Maul.\n", encoding="utf-8")
@@ -121,6 +129,7 @@ def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono
     assert_user_error(tmt(*arguments, tmp_path / "other"), "exists, and has files")
     assert_user_error(tmt(*arguments, tmp_path / "a" / "b"), "there is no folder")
     assert_user_error(tmt(*arguments, mono), "is a file; pass a new folder")
+    assert_user_error(tmt(*arguments, tiny_run / "new"), f"is inside the run {tiny_run}")
     assert_succeeded(tmt(*arguments, tmp_path / "new"))
     before = read_folder(tmp_path / "new")
     assert_user_error(tmt(*arguments, tmp_path / "new"), "exists, and has files")

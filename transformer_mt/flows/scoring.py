@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 
-from transformer_mt.data.text_files import find_structure, read_aligned_files
+from transformer_mt.data.text_files import check_is_plain_text, read_aligned_files
 from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -236,8 +236,7 @@ def compare(
 def _read_texts(*paths: Path) -> list[list[str]]:
     """Read files with equal numbers of lines. Raises `UserError` for a table or a document."""
     for path in paths:
-        if kind := find_structure(path):
-            raise UserError(f"{path}: looks like {kind.upper()}; pass a plain-text file with one sentence per line")
+        check_is_plain_text(path)
     return read_aligned_files(*paths)
 
 

@@ -82,7 +82,7 @@ def predict_tokens(
     for position in range(translator.tokenizers.n_target_tags):
         log_probs[position] = -torch.inf
         log_probs[position, ids[position]] = 0.0
-    entropies = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1) / math.log(2)  # 0 * log 0 is 0
+    entropies = (log_probs.exp() * -log_probs).nan_to_num(0.0).sum(-1) / math.log(2)  # 0 * log 0 is 0
     best = log_probs.topk(N_ALTERNATIVES)
     predictions: list[TokenPrediction] = []
     for position, token in enumerate([*ids, tokenizer.eos_id] if finished else ids):
