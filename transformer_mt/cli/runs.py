@@ -44,7 +44,7 @@ class Runs(Command):
             print_table(HEADER, [*map(_to_row, runs)], numbers=(2, 4, 5, 6))
             for run in runs:
                 if run.problem:
-                    line = run.problem.splitlines()[0].rstrip(";")
+                    line = run.problem.splitlines()[0].rstrip(";")  # the remedy follows on the next line
                     print_text(line if run.name in line else f"{run.name}: {line}")
         else:
             print_text(f"{self.folder}: has no runs")

@@ -14,7 +14,7 @@ from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
-from transformer_mt.tools.quality.repair import RepairCounts, choose_filters, repair_sources
+from transformer_mt.tools.quality.repair import RepairCounts, choose_added_filters, repair_sources
 
 
 def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
@@ -23,12 +23,12 @@ def check_corpus(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> CorpusRe
 
 
 def is_repairable(config: Config, report: CorpusReport) -> bool:
-    """Return whether `repair_corpus` repairs a warning or an error of `data.train`, and the languages are right."""
+    """Return whether `repair_corpus` repairs a warning or an error of `data.train`, and accepts the configuration."""
+    if report.has_wrong_languages or any(isinstance(filter_, ColumnFilter) for filter_ in config.data.filters):
+        return False
+    added = {filter_.kind for filter_ in choose_added_filters(config.data, config.data.filters)}
     problems = [finding for finding in report.findings if finding.severity > Severity.OK]
-    added = {filter_.kind for filter_ in choose_filters(config.data, config.data.filters)}
-    return not report.has_wrong_languages and any(
-        finding.is_pairable or finding.remedy.partition(":")[0] in added for finding in problems
-    )
+    return any(finding.can_be_realigned or finding.remedy.partition(":")[0] in added for finding in problems)
 
 
 def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairCounts]]:
@@ -43,7 +43,8 @@ def repair_corpus(config: Config, folder: Path) -> tuple[Path, dict[str, RepairC
     name = f"{config.name}-repaired"
 
     def render(train: Source | tuple[Source, ...]) -> str:
-        changes = {"train": train, "filters": (*choose_filters(config.data, config.data.filters), *config.data.filters)}
+        filters = config.data.filters
+        changes = {"train": train, "filters": (*choose_added_filters(config.data, filters), *filters)}
         return render_yaml(config.model_copy(update={"name": name, "data": config.data.model_copy(update=changes)}))
 
     config_name = f"{name}.yaml"

@@ -227,7 +227,7 @@ class Config(Section):
             yield ("scoring", key), message
         if self.decoding.engine == "ctranslate2":
             for key, message in find_unsupported_search_keys(self.decoding):
-                yield ("decoding", key), f"{message}; leave out this key, or decoding.engine: ctranslate2"
+                yield ("decoding", key), f"{message}; remove this key, or remove decoding.engine: ctranslate2"
         for key, message in self.schedule.find_problems(self.train.max_steps):
             yield ("schedule", key), message
 

@@ -30,7 +30,8 @@ from transformer_mt.tools.quality.filter_pipeline import filter_corpus
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList, make_filter
 
 Pairs = list[tuple[str, str]]
-Apply = WriteCorpus = Callable[..., ParallelCorpus]
+Apply = Callable[..., ParallelCorpus]
+WriteCorpus = Callable[..., ParallelCorpus]
 
 GOOD: Pairs = [
     ("A brown dog runs over the green grass.", "Ein brauner Hund rennt über das grüne Gras."),

@@ -175,7 +175,9 @@ class Explanation:
 
 
 def explain(translator: Translator, text: str) -> Explanation:
-    """Translate one text by beam search, and explain its translation, both in the form in which the model has them.
+    """Translate one text by beam search, and explain the translation.
+
+    Source and translation are those of the model: after and before the text stages.
 
     Raises:
         UserError: The text has no letters, or there are several models.
@@ -187,7 +189,7 @@ def explain(translator: Translator, text: str) -> Explanation:
     (source,) = translator.encode([text], [1], [src_tag])
     ((best, *_),) = translator.search_ids([prepared], [source], [1], tgt_tags or None)
     if not best.was_searched:
-        raise UserError("explain: the text has no letters, so that it is copied; pass a sentence")
+        raise UserError("explain: the text has no letters, so the model does not translate it; pass a sentence")
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
     predictions = predict_tokens(translator, source, best.ids, finished=best.finished)

@@ -30,71 +30,6 @@ VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
 
 
-class SlurmRunner(StageRunner):
-    """Submits the tasks of a stage as a job array with datatrove, and waits for it."""
-
-    def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
-        """Limit the jobs of a stage to `n_jobs` (default: one per task), and set options of sbatch, such as time.
-
-        Raises `UserError` if Slurm is not installed.
-        """
-        self._n_jobs, self._options = n_jobs, options or {}
-        if shutil.which("sbatch") is None:
-            raise UserError("--engine slurm: there is no sbatch here; run the command on a login node of the cluster")
-
-    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
-        """Run these tasks in jobs, and report how many of the stage are finished."""
-        parent = stage.cache_dir.absolute() / "jobs"
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{stage.name}-", dir=parent))  # only this user may write into it
-        n_jobs = min(self._n_jobs or len(tasks), len(tasks))
-        log_rank0(
-            f"data: {stage.name}: submitting the job array {folder.name} ({len(tasks):,} tasks in {n_jobs:,} jobs)"
-        )
-        try:
-            _submit(stage, tasks, n_jobs, folder, self._options)
-            self._wait(stage, folder.name, report)
-        except subprocess.CalledProcessError:
-            raise UserError("--engine slurm: sbatch refused the job; see its message above") from None
-        except BaseException:
-            with suppress(OSError):
-                subprocess.run(["scancel", "--name", folder.name], check=False)
-            raise
-        _raise_if_unfinished(stage, folder, f"Slurm's logs are in {folder / 'slurm_logs'}")
-        shutil.rmtree(folder)
-
-    def _wait(self, stage: Stage, job_name: str, report: ProgressReport) -> None:
-        seconds = 0.5
-        while _has_jobs(job_name):
-            time.sleep(seconds)
-            seconds = min(1.5 * seconds, MAX_POLL_SECONDS)
-            report.update(stage.n_tasks - len(stage.unfinished()))
-        deadline = time.monotonic() + VISIBILITY_TIMEOUT
-        while stage.unfinished() and not _has_jobs(job_name, only_failed=True) and time.monotonic() < deadline:
-            time.sleep(1)
-
-
-def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
-    """Return whether Slurm has unfinished (or failed) jobs of this name, or does not answer."""
-    states = ["--states=BF,CA,DL,F,NF,OOM,TO"] if only_failed else []
-    done = subprocess.run(["squeue", "--noheader", "--name", name, *states], capture_output=True, text=True)
-    if done.returncode:
-        log_rank0(f"warning: squeue failed: {done.stderr.strip()}")
-    return bool(done.returncode or done.stdout.strip())
-
-
-def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
-    """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
-    if missing := stage.unfinished():
-        listed = ", ".join(map(str, missing[:MAX_LISTED])) + (", ..." if len(missing) > MAX_LISTED else "")
-        errors = sorted(folder.glob("*.error"))
-        reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
-        raise UserError(
-            f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
-            f"({listed}){reason}\n{logs}; repeat the command to run only these tasks again"
-        )
-
-
 class JobStep:
     """Pipeline step that runs the tasks of a job, in the working directory of the command that submitted it."""
 
@@ -152,3 +87,69 @@ def _submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, optio
         skip_completed=False,
         with_srun=False,
     ).run()
+
+
+class SlurmRunner(StageRunner):
+    """Submits the tasks of a stage as a job array with datatrove, and waits for it."""
+
+    def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
+        """Limit the jobs of a stage to `n_jobs` (default: one per task), and set options of sbatch, such as time.
+
+        Raises `UserError` if Slurm is not installed.
+        """
+        self._n_jobs, self._options = n_jobs, options or {}
+        if shutil.which("sbatch") is None:
+            raise UserError("--engine slurm: there is no sbatch here; run the command on a login node of the cluster")
+
+    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
+        """Run these tasks in jobs, and report how many of the stage are finished."""
+        parent = stage.cache_dir.absolute() / "jobs"
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{stage.name}-", dir=parent))  # only this user may write into it
+        n_jobs = min(self._n_jobs or len(tasks), len(tasks))
+        log_rank0(
+            f"data: {stage.name}: submitting the job array {folder.name} ({len(tasks):,} tasks in {n_jobs:,} jobs)"
+        )
+        try:
+            _submit(stage, tasks, n_jobs, folder, self._options)
+            self._wait(stage, folder.name, report)
+        except subprocess.CalledProcessError:
+            raise UserError("--engine slurm: sbatch refused the job; see its message above") from None
+        except BaseException:
+            with suppress(OSError):
+                subprocess.run(["scancel", "--name", folder.name], check=False)
+            raise
+        _raise_if_unfinished(stage, folder)
+        shutil.rmtree(folder)
+
+    def _wait(self, stage: Stage, job_name: str, report: ProgressReport) -> None:
+        seconds = 0.5
+        while _has_jobs(job_name):
+            time.sleep(seconds)
+            seconds = min(1.5 * seconds, MAX_POLL_SECONDS)
+            report.update(stage.n_tasks - len(stage.unfinished()))
+        deadline = time.monotonic() + VISIBILITY_TIMEOUT
+        while stage.unfinished() and not _has_jobs(job_name, only_failed=True) and time.monotonic() < deadline:
+            time.sleep(1)
+
+
+def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
+    """Return whether Slurm has unfinished (or failed) jobs of this name, or does not answer."""
+    states = ["--states=BF,CA,DL,F,NF,OOM,TO"] if only_failed else []
+    done = subprocess.run(["squeue", "--noheader", "--name", name, *states], capture_output=True, text=True)
+    if done.returncode:
+        log_rank0(f"warning: squeue failed: {done.stderr.strip()}")
+    return bool(done.returncode or done.stdout.strip())
+
+
+def _raise_if_unfinished(stage: Stage, folder: Path) -> None:
+    """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
+    if missing := stage.unfinished():
+        listed = ", ".join(map(str, missing[:MAX_LISTED])) + (", ..." if len(missing) > MAX_LISTED else "")
+        errors = sorted(folder.glob("*.error"))
+        reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
+        raise UserError(
+            f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
+            f"({listed}){reason}\nSlurm's logs are in {folder / 'slurm_logs'}; repeat the command to run only these "
+            "tasks again"
+        )

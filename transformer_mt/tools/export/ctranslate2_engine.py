@@ -321,10 +321,7 @@ def check_device(device: str) -> None:
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
     for key in config.active_stage_keys:
-        yield (
-            key,
-            f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms",
-        )
+        yield key, f"{getattr(config, key)}: CTranslate2 supports neither word alignment nor required terms"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator"
 

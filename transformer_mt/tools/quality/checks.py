@@ -245,7 +245,7 @@ class Finding:
     total: int  # of which `count` are affected
     examples: Sequence[PairExample] = ()  # at most 100
     remedy: str = ""  # item of `data.filters` that removes or repairs it, as YAML; or advice
-    is_pairable: bool = False  # `tmt check --write` pairs the lines again: held-out text is not repaired
+    can_be_realigned: bool = False  # whether `tmt check --write` pairs these lines again; not for held-out text
 
     @property
     def share(self) -> float:

@@ -109,7 +109,9 @@ def _make_finding(
     name = "unaligned" if line_range.offset is None else "shifted"
     n_lines = line_range.end - line_range.first
     message = f"{place}: {message}"
-    return Finding("alignment", name, Severity.ERROR, message, n_lines, total, examples, remedy, is_training)
+    return Finding(
+        "alignment", name, Severity.ERROR, message, n_lines, total, examples, remedy, can_be_realigned=is_training
+    )
 
 
 def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[Finding]:
@@ -126,7 +128,9 @@ def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[
         surplus = islice(read(Path(src if n_src > n_tgt else tgt)), min(n_src, n_tgt), None)
         remedy = ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES
         n, total = abs(n_src - n_tgt), max(n_src, n_tgt)
-        yield Finding("alignment", "line counts", Severity.ERROR, message, n, total, (), remedy, is_training)
+        yield Finding(
+            "alignment", "line counts", Severity.ERROR, message, n, total, remedy=remedy, can_be_realigned=is_training
+        )
         pairs = [*islice(zip(read(Path(src)), read(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue

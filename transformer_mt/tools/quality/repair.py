@@ -150,8 +150,8 @@ def repair_sources(
     return counts
 
 
-def choose_filters(data: DataConfig, filters: Sequence[Filter]) -> list[Filter]:
-    """Return the filters, other than the given ones, that clean text and remove bad pairs of `data.train`.
+def choose_added_filters(data: DataConfig, filters: Sequence[Filter]) -> list[Filter]:
+    """Return the filters that a repair adds to the given ones: they clean text and remove bad pairs of `data.train`.
 
     Duplicates stay, because they are correct. `unrelated` is left out, because it also finds correct pairs. So are
     filters that do not suit the languages, or have no held-out text.
