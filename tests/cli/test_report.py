@@ -46,6 +46,7 @@ ODD_LINES = {
     "negative step": '{"step": -5, "train/loss": 1.0}',
     "step is a fraction": '{"step": 2.5, "train/loss": 1.0}',
     "value of more than 64 bits": '{"step": 3, "train/loss": 1' + "0" * 400 + "}",
+    "no step": '{"train/loss": 1.0}',
     "value is text": '{"step": 3, "train/loss": "low"}',
     "value is null": '{"step": 3, "valid/bleu": null}',
     "not an object": "[3]",

@@ -201,10 +201,13 @@ def test_the_curves_of_a_start_that_was_repeated_are_hidden(tmp_path: Path) -> N
     ("setting", "command", "n_lines"),
     [
         ("decoding.length_penalty: gnmt", "translate", 1),
+        ("decoding.length_penalty: average", "translate", 0),
+        ("decoding.no_repeat_ngram: 0", "translate", 0),
         ("decoding.repetition_penalty: 1.2", "translate", 1),
         ("decoding.repetition_penalty: 1.0", "translate", 0),
         ("loss.consistency: rdrop", "translate", 0),  # translation is the same without it
         ("loss.consistency: rdrop", "resume", 1),
+        ("loss.consistency: none", "resume", 0),
         ("model.init: xavier", "resume", 0),
         ("model.layer_drop: 0.1", "fine-tune", 1),
         ("model.layer_drop: 0.05", "fine-tune", 1),  # the default of another key

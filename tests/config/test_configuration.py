@@ -15,7 +15,7 @@ from transformer_mt.config.yaml_files import Tree, read_yaml, render_yaml
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows.configuration import Config, flatten, list_changed_keys, load
+from transformer_mt.flows.configuration import Config, flatten, list_changed_keys, load, may_change_on_resume
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -392,6 +392,11 @@ def test_reference_and_schema_are_up_to_date() -> None:
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == script["commands_page"]()
 
 
+def test_every_key_of_the_reference_has_a_comment() -> None:
+    for line in (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8").split("\n"):
+        assert not line or line.startswith("#") or re.fullmatch(r"\s*\w+:( \S.*)?  # \S.*\S", line), line
+
+
 def test_schema_has_every_key_and_base() -> None:
     schema = json.loads(configuration.make_json_schema())
     assert set(schema["properties"]) == {*Config.model_fields, "base"}
@@ -429,3 +434,16 @@ def test_keys_that_change_the_result_are_fixed_on_resume(
     free, fixed = list_changed_keys(load(path), load(path, [override]))
     assert key in (free if may_change else fixed)
     assert not (fixed if may_change else free)
+
+
+def test_the_page_lists_the_keys_that_may_change_on_resume() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = page.partition("only these keys may change:")[2].partition("\nOther changes")[0]
+    listed, excepted = (
+        {key for row in rows.split("\n") for key in re.findall(r"`([\w.]+)`", row.partition(", except ")[2 * part])}
+        for part in (0, 1)
+    )
+    keys = keys_of(Config) - excepted
+    assert {key for key in keys if any(f"{key}.".startswith(f"{each}.") for each in listed)} == {
+        key for key in keys_of(Config) if may_change_on_resume(key)
+    }

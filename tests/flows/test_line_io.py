@@ -214,6 +214,20 @@ def test_a_stop_before_the_first_window_leaves_no_files(
     assert capsys.readouterr().err == ("" if isinstance(error, UserError) else message)
 
 
+def test_nothing_is_computed_between_the_write_of_a_window_and_its_record(tmp_path: Path) -> None:
+    """A signal in between would discard a complete window, and hashing the input takes the longest."""
+    sizes: list[int] = []
+
+    class Watched(list[Line]):
+        def __iter__(self) -> Iterator[Line]:
+            sizes.append((tmp_path / "g.part").stat().st_size)
+            return super().__iter__()
+
+    with open_output(tmp_path / "g", SETTINGS) as output:
+        output.write(Watched(LINES), "text\n")
+    assert sizes == [0]
+
+
 def test_the_record_counts_input_lines(tmp_path: Path) -> None:
     """The output may have another number of lines, for example n-best lists."""
     with pytest.raises(RuntimeError), open_output(tmp_path / "g", SETTINGS) as output:

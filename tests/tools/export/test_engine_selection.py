@@ -14,6 +14,7 @@ from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_pl
 
 from transformer_mt import LoadOptions, load_translator
 from transformer_mt.choices import Quantization
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export import ctranslate2_export
@@ -47,6 +48,15 @@ def translate(tmt: Tmt, run: Path, *options: object) -> tuple[str, str]:
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def test_each_key_of_section_decoding_is_one_that_ctranslate2_knows() -> None:
+    """A new key belongs in one of these sets; `find_unsupported_search_keys` yields the refused ones."""
+    search = {"beam", "n_best", "length_penalty_exponent", "min_length", "tag", "batch_tokens"}
+    limits = {"max_length_factor", "max_length_offset", "max_source_length"}
+    refused = {"sample", "markup", "glossary", "temperature", "top_k", "top_p", "seed", "protect_patterns"}
+    others = {"engine", "quantization", "restore_case", "guard"}
+    assert DecodingConfig.model_fields.keys() == search | limits | refused | others
 
 
 def test_both_engines_give_the_same_translations_and_only_the_second_start_converts(run: Path, tmt: Tmt) -> None:

@@ -1,7 +1,6 @@
 """An imported model of CTranslate2 scores and translates as CTranslate2 does."""
 
 import json
-import os
 import shutil
 import tempfile
 import zipfile
@@ -151,10 +150,18 @@ def test_an_argos_package_is_read_and_used_by_other_commands(
     assert_succeeded(tmt("translate", "runs/tuned", "--input", "pairs.en", *options))
 
 
+def change_weights(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        path = folder / "model" / "model.bin"
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (lambda folder: os.truncate(folder / "model" / "model.bin", 2000), "model.bin"),
-    "another version": (lambda folder: (folder / "model" / "model.bin").write_bytes(b"\xff" * 4000), "model.bin"),
-    "empty": (lambda folder: os.truncate(folder / "model" / "model.bin", 0), "model.bin"),
+    "truncated": (change_weights(lambda content: content[:-2000]), "model.bin"),
+    "another version": (change_weights(lambda content: b"\xff\xff\xff\xff" + content[4:]), "model.bin"),
+    "empty": (change_weights(lambda content: b""), "model.bin"),
     "no segmenter": (lambda folder: (folder / "sentencepiece.model").unlink(), "sentencepiece.model"),
     "no vocabulary": (lambda folder: (folder / "model" / "shared_vocabulary.json").unlink(), "source_vocabulary"),
     "another vocabulary": (
@@ -171,7 +178,7 @@ def test_damaged_packages_are_refused(name: str, tmt: Tmt, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     make_package(Path("package"))
     damage(Path("package"))
-    archive = Path(shutil.make_archive("new", "zip", "package")).rename("new.argosmodel")
+    archive = Path(shutil.make_archive("new", "zip", ".", "package")).rename("new.argosmodel")
     for source in ("package", archive):
         done = tmt("import", source, "--output", "run")
         assert_user_error(done, part)

@@ -44,6 +44,7 @@ def test_elements_follow_the_alignment(
     [
         ("The %s sees %d cats.", "%s Katzen %d sieht die."),
         ("The %s sees {} cats.", "%s Katzen {} sieht die."),
+        ("The %.*s sees {!r} cats.", "%.*s Katzen {!r} sieht die."),
         ("The %@ sees %@ cats.", "%@ Katzen %@ sieht die."),
         ("The <b>%s</b> sees <i>%s</i> cats.", "<b>%s</b> Katzen <i>%s</i> sieht die."),
         ('The <img src="%s"> sees %d cats.', '<img src="%s"> Katzen %d sieht die.'),

@@ -110,8 +110,12 @@ def test_tokens_are_recognised(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_normalisation_is_idempotent(text: str) -> None:
-    names = "remove_control_characters normalize_unicode normalize_quotes normalize_spaces"
-    steps = [getattr(signals, name) for name in names.split()]
+    steps = (
+        signals.remove_control_characters,
+        signals.normalize_unicode,
+        signals.normalize_quotes,
+        signals.normalize_spaces,
+    )
 
     def normalize(text: str) -> str:
         for step in steps:

@@ -126,6 +126,7 @@ LOOPS = [
     "Der Hund schläft im Gartenenenenenenen.",
     "Ein Mannnnnnnnnnnnnnnn schläft.",
     "Er dasdasdasdasdasdas",
+    "SeReReReReReReR",
     "un-un-un-un-un-un-un",
     "«tatatatatatatatatata»",
     "Verkehrs-kehrs-kehrs-kehrs-kehrs-kehrs",
@@ -147,6 +148,7 @@ def test_a_run_of_letters_is_a_loop(text: str) -> None:
     [
         ("Haha!", "Hahaha!"),
         ("Hahahahaha, well done", "Hahahahahahaha, gut gemacht"),
+        ("Blah blah blah blah blah", "Blablablablabla"),
         ("No!!!!!!!!!!!!!", "Nein!!!!!!!!!!!!!!!!!!!"),
         ("A -------------------- B", "A -------------------- B"),
         ("Aaaah, a dog", "Aaaaaaah, ein Hund"),
