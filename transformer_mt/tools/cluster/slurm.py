@@ -22,10 +22,9 @@ from loguru import logger
 from transformer_mt.data.stages import Stage, StageRunner, run_in_worker
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.system.log import ProgressReport, log_rank0
+from transformer_mt.system.log import ProgressReport, cut_list, log_rank0
 
 MAX_POLL_SECONDS = 15.0
-MAX_LISTED = 10  # unfinished tasks in a message
 VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
 
@@ -145,7 +144,7 @@ def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
 def _raise_if_unfinished(stage: Stage, folder: Path) -> None:
     """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
-        listed = ", ".join(map(str, missing[:MAX_LISTED])) + (", ..." if len(missing) > MAX_LISTED else "")
+        listed = ", ".join(cut_list([*map(str, missing)]))
         errors = sorted(folder.glob("*.error"))
         reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
         raise UserError(

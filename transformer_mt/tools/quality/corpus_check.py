@@ -41,15 +41,15 @@ def check_sources(
         try:
             corpora[key] = load(source)
         except UnequalLengthError:
-            if not (found := [*check_line_counts(key, source, key in train)]):
+            if not (found := [*check_line_counts(key, source)]):
                 raise
-            unequal += found
+            unequal += [replace(each, can_be_realigned=key in train) for each in found]
     if unequal:
         return CorpusReport(name, {}, unequal)
     cache_dir = Path(data.cache_dir)
     misaligned = {key: find_misaligned_ranges(corpus, cache_dir, runner) for key, corpus in corpora.items()}
     findings = [
-        describe_misalignment(key, corpora[key], line_range, key in train)
+        replace(describe_misalignment(key, corpora[key], line_range), can_be_realigned=key in train)
         for key, ranges in misaligned.items()
         for line_range in ranges
     ]
@@ -94,27 +94,22 @@ def check_languages(name: str, corpus: ParallelCorpus, languages: tuple[str, str
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, is_training: bool) -> Finding:
+def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange) -> Finding:
     """Return the finding of a range of lines with an offset, or without correspondence."""
     first, last = corpus.describe_line(line_range.first), corpus.describe_line(line_range.end - 1)
     shown_end = min(line_range.end, line_range.first + 10)
     examples = [corpus.example(row, "") for row in choose_evenly(range(line_range.first, shown_end))]
-    return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples, is_training)
+    return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples)
 
 
-def _make_finding(
-    place: str, line_range: LineRange, total: int, examples: Sequence[PairExample], is_training: bool
-) -> Finding:
+def _make_finding(place: str, line_range: LineRange, total: int, examples: Sequence[PairExample]) -> Finding:
     message, remedy = explain_offset(line_range.offset)
     name = "unaligned" if line_range.offset is None else "shifted"
     n_lines = line_range.end - line_range.first
-    message = f"{place}: {message}"
-    return Finding(
-        "alignment", name, Severity.ERROR, message, n_lines, total, examples, remedy, can_be_realigned=is_training
-    )
+    return Finding("alignment", name, Severity.ERROR, f"{place}: {message}", n_lines, total, examples, remedy)
 
 
-def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[Finding]:
+def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
     """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines.
 
     They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory.
@@ -128,9 +123,7 @@ def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[
         surplus = islice(read(Path(src if n_src > n_tgt else tgt)), min(n_src, n_tgt), None)
         remedy = ADD_OR_DELETE_LINES if any(map(str.strip, surplus)) else DELETE_BLANK_LINES
         n, total = abs(n_src - n_tgt), max(n_src, n_tgt)
-        yield Finding(
-            "alignment", "line counts", Severity.ERROR, message, n, total, remedy=remedy, can_be_realigned=is_training
-        )
+        yield Finding("alignment", "line counts", Severity.ERROR, message, n, total, remedy=remedy)
         pairs = [*islice(zip(read(Path(src)), read(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue
@@ -138,5 +131,4 @@ def check_line_counts(name: str, source: Source, is_training: bool) -> Iterator[
         for line_range in [line_range for line_range in ranges if line_range.offset != 0][:1]:
             rows = range(line_range.first, min(line_range.end, line_range.first + 3))
             examples = [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows]
-            place = f"{name}, from {src}:{line_range.first + 1} on"
-            yield _make_finding(place, line_range, len(pairs), examples, is_training)
+            yield _make_finding(f"{name}, from {src}:{line_range.first + 1} on", line_range, len(pairs), examples)
