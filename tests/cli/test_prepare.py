@@ -59,8 +59,7 @@ def test_options_of_another_engine_are_refused(in_tiny: Path, tmp_path: Path, tm
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(
     in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "transformer_mt.tools.cluster.slurm", raising=False)
-    monkeypatch.setitem(sys.modules, "datatrove.executor", None)
+    monkeypatch.setitem(sys.modules, "datatrove", None)
     assert_user_error(tmt("prepare", "tiny.yaml", "--engine", "slurm"), "--engine slurm", "transformer_mt[cluster]")
 
 

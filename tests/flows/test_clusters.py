@@ -54,7 +54,7 @@ def test_a_preparation_that_is_killed_again_and_again_writes_the_same_files(loca
 @pytest.mark.usefixtures("slurm")
 def test_slurm_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt) -> None:
     pytest.importorskip("datatrove")
-    engine = ("--engine", "slurm", "--tasks", 2, "--partition", "main", "--time", "10:00", "--sbatch", "mem=500M")
+    engine = ("--engine", "slurm", "--jobs", 2, "--partition", "main", "--time", "10:00", "--sbatch", "mem=500M")
     printed = assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/slurm", *engine))
     assert "50 training pairs" in printed and "tmt train" in printed
     (tmp_path / "slurm" / "jobs").rmdir()  # without an error, no log is left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from importlib.util import find_spec
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -40,7 +41,7 @@ class EngineOptions(OptionGroup):
     engine: Literal["local", "slurm"] | None = option(
         "where tasks run: local (default): processes of this machine; slurm: job arrays"
     )
-    tasks: int | None = option("slurm: jobs per stage (default: one per task)", metavar="N", parse=number(1))
+    jobs: int | None = option("slurm: jobs per stage (default: one per task)", metavar="N", parse=number(1))
     partition: str | None = option("slurm: partition of the jobs", metavar="P")
     time: str | None = option("slurm: time limit of a job, such as 2:00:00", metavar="T")
     sbatch: tuple[tuple[str, str], ...] = option(
@@ -54,7 +55,7 @@ class EngineOptions(OptionGroup):
         """Raise `UserError` for options that belong to another engine."""
         mode, allowed = "--engine local, the default", {"--engine", "--workers"}
         if self.engine == "slurm":
-            mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}
+            mode, allowed = "--engine slurm", {"--engine", "--jobs", "--partition", "--time", "--sbatch"}
         for name in list_given_flags(self) + ["--workers"] * (workers is not None):
             if name not in allowed:
                 raise UserError(f"prepare: {name} has no effect with {mode}; leave it out, or see `tmt prepare --help`")
@@ -68,7 +69,7 @@ class Prepare(Command):
     command resumes. A training that starts meanwhile waits for the results.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --engine slurm --tasks 64 --time 2:00:00"
+    EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --engine slurm --jobs 64 --time 2:00:00"
 
     config: ConfigOptions = group(ConfigOptions)
     workers: int | None = option(
@@ -97,9 +98,9 @@ class Prepare(Command):
         engine = self.engine
         if engine.engine != "slurm":
             return LocalRunner(self.workers or count_available_cores())
-        try:
-            from transformer_mt.tools.cluster.slurm import SlurmRunner
-        except ImportError:
-            raise MissingPackageError("--engine slurm", "transformer_mt[cluster]") from None
+        if find_spec("datatrove") is None:
+            raise MissingPackageError("--engine slurm", "transformer_mt[cluster]")
+        from transformer_mt.tools.cluster.slurm import SlurmRunner
+
         options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
-        return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})
+        return SlurmRunner(engine.jobs, {key: value for key, value in options.items() if value is not None})

@@ -22,7 +22,7 @@ from loguru import logger
 from transformer_mt.data.stages import Stage, StageRunner, run_in_worker
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.system.log import ProgressReport, cut_list, log_rank0
+from transformer_mt.system.log import ProgressReport, log_rank0
 
 MAX_POLL_SECONDS = 15.0
 VISIBILITY_TIMEOUT = 60.0
@@ -65,7 +65,7 @@ class JobArray(SlurmPipelineExecutor):
 
 
 def _submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, options: Mapping[str, str]) -> None:
-    """Submit `n_jobs` jobs that share the tasks. Script, logs and errors are in a folder, whose name the jobs have.
+    """Submit `n_jobs` jobs that share the tasks. Script, logs and errors are in `folder`, which also names the jobs.
 
     Raises `subprocess.CalledProcessError` if sbatch refused the job.
     """
@@ -144,11 +144,10 @@ def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
 def _raise_if_unfinished(stage: Stage, folder: Path) -> None:
     """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
-        listed = ", ".join(cut_list([*map(str, missing)]))
+        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         errors = sorted(folder.glob("*.error"))
         reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
         raise UserError(
             f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
-            f"({listed}){reason}\nSlurm's logs are in {folder / 'slurm_logs'}; repeat the command to run only these "
-            "tasks again"
+            f"({listed}){reason}\nSlurm's logs are in {folder / 'slurm_logs'}; the same command runs only these"
         )
