@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 command.execute()
             sys.stdout.flush()
         except Exception:
-            for number in (signal.SIGINT, signal.SIGTERM):  # a compiled module may have replaced the exception of one
+            for number in (signal.SIGINT, signal.SIGTERM):  # a compiled module may have replaced its exception
                 if not is_debugging and signal.getsignal(number) is _ignore:
                     sys.exit(128 + number)
             raise

@@ -79,10 +79,9 @@ def check_is_new(output: Path) -> None:
         raise UserError(f"{output}: exists already; pass a new folder as --output")
     if not (existing := find_existing_parent(output)).is_dir():
         raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")
-    from transformer_mt.runs.folder import find_enclosing_run
+    from transformer_mt.runs.folder import check_is_outside_runs
 
-    if run := find_enclosing_run(output):
-        raise UserError(f"{output}: is inside the run {run}; pass a folder outside of it as --output")
+    check_is_outside_runs(output, "pass a folder outside of it as --output")
 
 
 def number(low: float, high: float = math.inf, kind: type[int] | type[float] = int) -> Parse:

@@ -52,15 +52,15 @@ _REMEDIES = {
     "ass sbv srt ssa sub vtt": "subtitles: pair the sentences by their times, and write one a line",
     "mqxliff po pot sdlxliff xlf xliff": "messages of a program: export them as TMX or TSV",
     "json": "JSON: write one object with both languages a line, as .jsonl",
+    "csv tsv": "a table: write each column into a separate file",
     "tmx zip": "a file of both languages: write {table: F}, or tmt init F",
 }
-_TABLE_SUFFIXES = ("csv", "tsv")  # whose lines may be sentences
 
 
-def check_is_text(path: Path) -> None:
+def check_is_text(path: Path, *, may_be_table: bool = True) -> None:
     """Raise `UserError` if the name or the first lines of a file show a document, whose lines are not sentences."""
     kind = find_structure(path)
-    if kind is None or kind in _TABLE_SUFFIXES:
+    if kind is None or (may_be_table and kind in ("csv", "tsv")):
         return
     remedies = (remedy for kinds, remedy in _REMEDIES.items() if kind in kinds.split())
     problem = next(remedies, f"no plain text ({kind}): write one sentence a line")

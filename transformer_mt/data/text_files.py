@@ -202,12 +202,6 @@ def find_structure(path: Path, *, by_name: bool = True) -> str | None:
     return next((kind for kind, pattern in _STRUCTURE_PATTERNS.items() if pattern.match(head)), None)
 
 
-def check_is_plain_text(path: Path) -> None:
-    """Raise `UserError` for a table or a document."""
-    if kind := find_structure(path):
-        raise UserError(f"{path}: looks like {kind.upper()}; pass a plain-text file with one sentence per line")
-
-
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 

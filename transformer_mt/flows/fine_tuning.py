@@ -24,7 +24,7 @@ from transformer_mt.flows.init import InitialConfig, Setting, check_config_path,
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import list_distinct_weights, load_weights_of
-from transformer_mt.runs.folder import RunFolder, find_enclosing_run
+from transformer_mt.runs.folder import RunFolder, check_is_outside_runs
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import cut_list, log
 from transformer_mt.tools.languages.detection import describe_other_language, describe_swapped_corpus
@@ -51,7 +51,7 @@ PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
 NEW, OLD = "new", "old"
 MACHINE_KEYS = ("runs_dir", "device", "precision", "compile", "threads")
-"""Settings that depend on the machine, so a new configuration resets them."""
+"""Settings of the machine, and the place of the run, which a new configuration resets."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ def write_fine_tuning_config(
     folder = output.with_name(f"{output.stem}-data")
     if folder.exists() and not force:
         raise UserError(f"{folder}: exists already; choose another --out, or replace its files with --force")
-    if outer := find_enclosing_run(folder):
-        raise UserError(f"{folder}: would be inside the run {outer}; choose another --out")
+    check_is_outside_runs(folder, "choose another --out")
     is_extended = given.extend_vocabulary is not None
     try:
         old = configuration.load_run(run, [] if given.tag is None or is_extended else [f"decoding.tag={given.tag}"])
@@ -113,28 +112,10 @@ def write_fine_tuning_config(
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
-    warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
-    if given.replay:
-        old_files = replace(given, train=given.replay, validation=(), test=())
-        known = _read_pairs(old, OLD, old_files, _find_replay_direction(old, run, given.tag))
-    else:
-        try:
-            known = _sample_known_pairs(old)
-        except UserError as error:
-            known = Splits([], [], [])
-            reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
-            warnings.append(f"the model may forget: {reason}")
-    tags = [*filter(None, (part.keys.get("tag") for part in (*new.train, *known.train)))]
-    if lost := [tag for tag in old.data.tags if not is_known_tag(tag, tags)]:
-        listed = ", ".join(cut_list(lost))
-        warnings.append(f"no new or replayed pair has the tags {listed}, so the new run cannot use them")
+    known, warnings = _read_known_pairs(old, run, given)
+    warnings += _warn_about_languages(new.train[0].pairs, direction)
+    warnings += _warn_about_lost_tags(old, [*new.train, *known.train])
     start = RunFolder(folder / START) if is_extended else run
-    path = render_value(os.path.relpath(run.config, output.parent))
-    defaults = "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
-    base = (
-        f"base: {path}  # model, tokenizers, and all settings not below\n"
-        f"# reset to the defaults, because the run may come from another machine:\n{defaults}"
-    )
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
@@ -142,13 +123,19 @@ def write_fine_tuning_config(
         )
     if new.validation:
         n_copies = 1
-        validation_reason = "held out; new and old pairs each count half of a score" if known.validation else "held out"
+        validation_reason = "held out; new and old pairs: half of the score each" if known.validation else "held out"
     else:
         n_copies = _count_copies(new.train[0].pairs)
         validation_reason = "the new pairs, and held-out old ones"
         new = new._replace(validation=[new.train[0]._replace(file=f"{NEW}-valid")])
     settings = [*_choose_settings(old, start, folder, new, known, validation_reason, is_extended=is_extended)]
-    text = f"# Fine-tuning of {run.path}, written by `tmt init`.\n\n{base}{render(settings, [])}"
+    base = render_value(os.path.relpath(run.config, output.parent))
+    defaults = "".join(f"{key}: {render_value(Config.model_fields[key].default)}\n" for key in MACHINE_KEYS)
+    text = (
+        f"# Fine-tuning of {run.path}, written by `tmt init`.\n\n"
+        f"base: {base}  # model, tokenizers, and all settings not below\n"
+        f"# reset to the defaults, because the run may come from another machine:\n{defaults}{render(settings, [])}"
+    )
     if given.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
         _write_start(run, start, [*new.train, *known.train], direction, new_source, given.extend_vocabulary)
@@ -321,6 +308,18 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
     )
 
 
+def _read_known_pairs(old: Config, run: RunFolder, given: FineTuningInput) -> tuple[Splits, list[str]]:
+    """Return the pairs of `--replay`, or samples of those of the run. A warning says if these cannot be read."""
+    if given.replay:
+        files = replace(given, train=given.replay, validation=(), test=())
+        return _read_pairs(old, OLD, files, _find_replay_direction(old, run, given.tag)), []
+    try:
+        return _sample_known_pairs(old), []
+    except UserError as error:
+        reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
+        return Splits([], [], []), [f"the model may forget: {reason}"]
+
+
 def _sample_known_pairs(old: Config) -> Splits:
     """Return samples of the pairs of the run. Without test sets, a part of the validation pairs is the test set.
 
@@ -437,6 +436,14 @@ def _count_copies(pairs: Sequence[Pair]) -> int:
     """
     n_units = sum(len(split_units(tgt)) for _, tgt in pairs)
     return max(1, round(TOKENS / (TOKENS_PER_UNIT * n_units)))
+
+
+def _warn_about_lost_tags(old: Config, parts: Sequence[SourcePairs]) -> Iterator[str]:
+    """Yield a warning if the run knows tags that no training pair has."""
+    tags = [*filter(None, (part.keys.get("tag") for part in parts))]
+    if lost := [tag for tag in old.data.tags if not is_known_tag(tag, tags)]:
+        listed = ", ".join(cut_list(lost))
+        yield f"no new or replayed pair has the tags {listed}, so the new run cannot use them"
 
 
 def _warn_about_languages(pairs: Sequence[Pair], direction: Direction) -> Iterator[str]:

@@ -36,7 +36,7 @@ from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, TokenizerTrainingPairs, make_modify
 
 TOKENIZERS = "tokenizers.json"
-FORMAT_VERSION = 3  # of training and normalization; part of the key of learned tokenizers
+FORMAT_VERSION = 3  # of tokenizer training and normalization; part of the key of learned tokenizers
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
 TEXT_SAMPLE = 2000  # pairs whose text is measured
 NORMAL_MEDIAN = 0.6745  # median of the absolute values of a normal distribution, in standard deviations

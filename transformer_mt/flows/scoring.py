@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 
-from transformer_mt.data.text_files import check_is_plain_text, read_aligned_files
+from transformer_mt.data.sources import check_is_text
+from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -236,7 +237,7 @@ def compare(
 def _read_texts(*paths: Path) -> list[list[str]]:
     """Read files with equal numbers of lines. Raises `UserError` for a table or a document."""
     for path in paths:
-        check_is_plain_text(path)
+        check_is_text(path, may_be_table=False)
     return read_aligned_files(*paths)
 
 

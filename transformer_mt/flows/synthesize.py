@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.choices import SynthesisDirection
-from transformer_mt.data.text_files import Errors, check_is_plain_text, check_is_regular, read_lines
+from transformer_mt.data.sources import check_is_text
+from transformer_mt.data.text_files import Errors, check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import find_degenerate
 from transformer_mt.flows.line_io import WINDOW_LINES, Line, make_part_path, process_lines
 from transformer_mt.flows.translation import warn_of_other_language
-from transformer_mt.runs.folder import find_enclosing_run
+from transformer_mt.runs.folder import check_is_outside_runs
 from transformer_mt.system.files import atomic_file
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def check_folder(mono: Sequence[Path], folder: Path) -> None:
     """Raise `UserError` if a text is unsuitable, or the folder has files, except those of an interrupted command."""
     for path in mono:
         check_is_regular(path)
-        check_is_plain_text(path)
-    if run := find_enclosing_run(folder):
-        raise UserError(f"{folder}: is inside the run {run}; pass a folder outside of it")
+        check_is_text(path, may_be_table=False)
+    check_is_outside_runs(folder, "pass a folder outside of it as --output")
     if not folder.absolute().parent.is_dir():
         raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
     if folder.exists() and not folder.is_dir():

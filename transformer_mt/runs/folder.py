@@ -193,7 +193,7 @@ def _describe_version(metadata: dict[str, Any]) -> str:
 
 
 def suggest_run(path: Path) -> str:
-    """Return the hint "; did you mean PATH?" for a missing file or run, or ""."""
+    """Return the hint "; did you mean PATH?" for a missing run, or a file in its place, or ""."""
     if hint := suggest_file(path):
         return hint
     files = [*Path("runs").glob("*/run.json"), *path.parent.glob("*/run.json")]
@@ -374,8 +374,8 @@ class RunFolder:
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; change name or runs_dir")
-        if not self.exists() and (outer := find_enclosing_run(self.path)):
-            raise UserError(f"{self.path}: is inside the run {outer}; change runs_dir")
+        if not self.exists():
+            check_is_outside_runs(self.path, "change runs_dir")
         if link := find_link_out(self.path):
             raise UserError(
                 f"{link}: is a link out of the run folder, and a training would change or delete files there; "
@@ -419,6 +419,12 @@ def find_enclosing_run(path: Path) -> Path | None:
     """Return the run folder that contains a path, or None. Files inside a run are copied, moved and deleted with it."""
     folder = Path(os.path.realpath(path.parent))
     return next((each for each in (folder, *folder.parents) if RunFolder(each).exists()), None)
+
+
+def check_is_outside_runs(path: Path, remedy: str) -> None:
+    """Raise `UserError` with a remedy for a path inside a run."""
+    if run := find_enclosing_run(path):
+        raise UserError(f"{path}: is inside the run {run}; {remedy}")
 
 
 class KeepConfig(Section):

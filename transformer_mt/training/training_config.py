@@ -79,7 +79,7 @@ class ValidationConfig(Section):
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """number of sample translations to log at each validation; 0: none"""
     gate: dict[str, float] = Field(default={})
-    """BLEU that a warm start may lose, by validation source (or all): {old: 2}; these count half of the mean"""
+    """BLEU that a warm start may lose, by validation source (or all): {old: 2}; together half of the mean"""
 
     def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""

@@ -177,7 +177,7 @@ class Explanation:
 def explain(translator: Translator, text: str) -> Explanation:
     """Translate one text by beam search, and explain the translation.
 
-    Source and translation are those of the model: after and before the text stages.
+    The source is shown after the text stages, and the translation before them.
 
     Raises:
         UserError: The text has no letters, or there are several models.

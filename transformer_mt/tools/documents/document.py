@@ -176,8 +176,7 @@ def check_encoding_name(name: str, line: int) -> None:
     except LookupError:
         is_utf8 = False
     if not is_utf8:
-        name = name[:30]
-        raise DocumentError(line, f"the document declares the encoding {name}; {_CONVERSION.format(name)}")
+        raise DocumentError(line, f"the document declares the encoding {name[:30]}; {_CONVERSION.format(name[:30])}")
 
 
 # --- segments from inline tokens --------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class GlossaryStage(TextStage):
 
     @cached_property
     def _phrases(self) -> dict[str, list[Phrase]]:
-        """The phrases of each variant. One that the vocabulary cannot write inside a sentence has none."""
+        """The phrases of each variant. One that the vocabulary cannot write in a sentence has none, with a warning."""
         variants = [*dict.fromkeys(variant for entry in self.glossary.entries for variant in entry.variants)]
         phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
         for i, phrase in encode_variants(self.tokenizer, variants):

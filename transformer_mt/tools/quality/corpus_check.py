@@ -70,7 +70,7 @@ def check_sources(
         languages, checks = (data.src_lang, data.tgt_lang), [SEVERAL_SOURCES_CHECK]
         n_within = sum(found.count for found in findings if (found.group, found.name) == ("duplicates", "pair"))
         found = check_pairs(joined, languages, {}, (), cache_dir, runner, checks)
-        findings += [each for each in found if each.count > n_within]  # some repeat across sources
+        findings += [each for each in found if each.count > n_within]  # more than those within each source
     findings.sort(key=lambda finding: -finding.severity)
     return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings)
 

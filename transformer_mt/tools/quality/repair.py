@@ -27,8 +27,8 @@ SINGLE_SOURCE = "train"  # name in messages, and of the text files, if `data.tra
 CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the lines; a repair that leaves fewer is refused
 ADDED_FILTERS = (
-    *("normalize", "length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition"),
-)
+    "normalize", "length", "ratio", "language", "script", "copy", "overlap", "numbers", "urls", "repetition"
+)  # fmt: skip
 """Filters of the written configuration, if they suit the corpus."""
 
 

@@ -45,7 +45,7 @@ def remove_control_characters(text: str) -> str:
 
 
 def decode_html_entities(text: str) -> str:
-    """Replace HTML entities such as `&quot;` by their characters, also those of `&amp;quot;`."""
+    """Replace HTML entities such as `&quot;` and `&amp;quot;` by their characters, and a line break by a space."""
     while "&" in text and (decoded := _ENTITY.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
     return text.replace("\n", " ")

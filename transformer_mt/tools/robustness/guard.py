@@ -243,7 +243,7 @@ def _find_lost_numbers(source: str, text: str) -> list[str]:
 
 
 def _has_marker(text: str, digit: str | None) -> bool:
-    """Return whether a text has a digit, in any script, or starts with any bullet if there is no digit."""
+    """Return whether a text has `digit`, in any script, or starts with any bullet if it is None."""
     if digit is None:
         return _BULLET.match(text) is not None
     return _to_ascii(digit) in _to_ascii("".join(_DIGITS.findall(text)))

@@ -162,14 +162,13 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
     """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
     warnings.simplefilter("ignore", TruncatedSourceWarning)  # it concerns the text of a client
     models: list[ServedModel] = []
+    owners: dict[Direction, Path] = {}
     for path in paths:
-        model = ServedModel(path, options)
-        known = {*model.directions}
-        for other in models:
-            if shared := next((each for each in other.directions if each in known), None):
-                reason = f"translates {shared}, as {other.path} does"
-                raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
-        models.append(model)
+        models.append(ServedModel(path, options))
+        if shared := next((each for each in models[-1].directions if each in owners), None):
+            reason = f"translates {shared}, as {owners[shared]} does"
+            raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
+        owners |= dict.fromkeys(models[-1].directions, path)
     return models
 
 
