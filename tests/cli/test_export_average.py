@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from transformer_mt.errors import UserError
 from transformer_mt.flows import export
-from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 
@@ -50,11 +49,14 @@ def test_the_result_is_the_mean_of_the_weights(run: RunFolder, tmt: Tmt, tmp_pat
 
 def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tmp_path: Path, tiny: Path) -> None:
     """The mean of two copies of a checkpoint has the scores of the checkpoint."""
-    twin = RunFolder.open(shutil.copytree(run.path, tmp_path / "twin"))
+    done = shutil.copytree(run.path, tmp_path / "twin")
+    twin = RunFolder.open(done)
     last = run.find_checkpoint("last")
     for step in (101, 102):  # the newest
+        from transformer_mt.runs.checkpoints import save
+
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
-        checkpoints.save(info, load_plain(run.path, "last", precision="fp32").model, None)
+        save(info, load_plain(run.path, "last", precision="fp32").model, None)
     assert_succeeded(tmt("export", twin.path, "--average", 2, "--output", tmp_path / "mean"))
     scores = RunFolder.open(tmp_path / "mean").find_checkpoint("best").scores
     assert scores.keys() == last.scores.keys()
@@ -96,7 +98,8 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "- Weights only: the mean of runs/tiny, steps 16, 20" in card
     assert "- unseen, at step" not in card, "the mean has no test scores"
-    assert_succeeded(done := tmt("train", "--config", "tiny.yaml", "train.max_steps=24"))
+    done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
+    assert_succeeded(done)
     assert "resuming after step 20" in done.stderr
     run = RunFolder.open("runs/tiny")
     assert run.find_checkpoint("last").step == 24

@@ -23,12 +23,13 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.trainer import StepDone
 
+MEASURED = Measurements(1, 1, 1000, padding=0.1, validation_seconds=1, checkpoint_seconds=1, peak_bytes=10)
 BIG_ENOUGH = Plan(
     name="x",
     hardware="CPU",
     precision="fp32",
     threads=1,
-    measured=Measurements(1, 1, 1000, padding=0.1, validation_seconds=1, checkpoint_seconds=1, peak_bytes=10),
+    measured=MEASURED,
     parameters=1,
     batch_tokens=2048,
     accumulate=1,

@@ -17,6 +17,8 @@ from transformer_mt.tools.analysis.significance import compare_sentences, score_
 pytestmark = pytest.mark.usefixtures("few_samples")
 
 SCORER = Scorer("13a", "de")
+MAX_BYTES = 3_000_000
+SVG = "{http://www.w3.org/2000/svg}svg"
 
 
 def lines(name: str) -> list[str]:
@@ -26,7 +28,7 @@ def lines(name: str) -> list[str]:
 def make_page(tmt: Tmt, *arguments: object) -> Any:
     """Run `tmt report`, and return the root element of its page, which must be valid and small."""
     output = Path(assert_succeeded(tmt("report", *arguments)).strip())
-    assert output.stat().st_size < 3_000_000
+    assert output.stat().st_size < MAX_BYTES
     page = parse_page(output.read_text(encoding="utf-8"))
     assert_no_empty_part(page)
     return page
@@ -92,7 +94,7 @@ def test_page_of_a_run_has_data_settings_curves_and_cost(run_copy: Path, tmt: Tm
     for name, n_pairs, file in (("train", "50", "train"), ("validation", "8", "valid"), ("unseen", "6", "test")):
         assert [name, n_pairs, f"{file}.en, {file}.de", record["sha256"][name]] in rows
     assert ["parameters", f"{record['parameters']:,}"] in rows
-    labels = [drawing.attrib.get("aria-label", "") for drawing in page.iter("{http://www.w3.org/2000/svg}svg")]
+    labels = [drawing.attrib.get("aria-label", "") for drawing in page.iter(SVG)]
     for title in ("Loss by step", "BLEU of", "Learning rate", "Target tokens per second"):
         assert any(label.startswith(title) for label in labels)
     settings = next(text for text in map("".join, (each.itertext() for each in page.iter("pre"))) if "model:" in text)

@@ -18,6 +18,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config, flatten, list_changed_keys, load, may_change_on_resume
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 MINIMAL = "data: {src_lang: en, tgt_lang: de, train: {builtin: quickstart}}\n"
 
@@ -336,7 +337,7 @@ def test_name_defaults_to_the_file_name(write: Write) -> None:
 # --- shipped files and rendering --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_rendered_configuration_loads_back_equal(path: Path, write: Write) -> None:
     config = load(path)
     again = load(write("other.yaml", render_yaml(config)))

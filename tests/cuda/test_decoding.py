@@ -26,9 +26,10 @@ from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_
 
 TEXTS = [src for src, _ in load_pairs("test")[:6]]
 WITH_ELEMENTS = [f"<b>{text}</b> {{name}}" if i % 2 else text for i, text in enumerate(TEXTS)]
+FEW_TOKENS = {"batch_tokens": 100}  # several batches
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
-    "beam": {"beam": 4, "n_best": 3, "batch_tokens": 100},  # several batches
+    "beam": {"beam": 4, "n_best": 3, **FEW_TOKENS},
     "length penalty": {"beam": 4, "length_penalty_exponent": 0.6, "min_length": 7},
     "sampling": {"sample": True, "n_best": 2, "seed": 3},
     "filtered sampling": {"sample": True, "top_k": 20, "top_p": 0.7, "temperature": 0.8},

@@ -3,6 +3,7 @@
 The counts are those of the fake device. They are compared with each other, never with fixed numbers.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,16 @@ def test_a_packed_step_launches_less_than_half_of_the_kernels_of_four_passes() -
     assert 2 * count_launches_of_step([pack(batches, PAD, PAD)]) < count_launches_of_step(batches)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_optimizers_launch_far_fewer_kernels_than_there_are_parameters(make_model, kind: Any) -> None:
-    model = make_model(encoder={"n_layers": 6}, decoder={"n_layers": 6}).to(CUDA)
+def make_deep_model(make_model: Callable[..., Transformer], n_layers: int) -> Transformer:
+    model = make_model(encoder={"n_layers": n_layers}, decoder={"n_layers": n_layers}).to(CUDA)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
+def test_optimizers_launch_far_fewer_kernels_than_there_are_parameters(make_model, kind: Any) -> None:
+    model = make_deep_model(make_model, 6)
     optimizers = make_optimizers(OptimizerConfig(kind=kind, weight_decay=0.1 if kind != "adam" else 0.0), model)
     for optimizer in optimizers:
         optimizer.grad_scale, optimizer.found_inf = torch.ones((), device=CUDA), torch.zeros((), device=CUDA)  # pyright: ignore

@@ -88,9 +88,10 @@ def list_different_presets() -> list[str]:
     return [*distinct.values()]
 
 
+BASE = "papers/wmt14_en_de_base.yaml"
 CASES = [
     *(pytest.param(name, [], id=name) for name in list_different_presets()),
-    *(pytest.param("papers/wmt14_en_de_base.yaml", overrides, id=name) for name, overrides in VARIANTS.items()),
+    *(pytest.param(BASE, overrides, id=name) for name, overrides in VARIANTS.items()),
 ]
 
 

@@ -189,6 +189,7 @@ def test_tmx_file_may_exceed_the_limit_of_a_tag() -> None:
 # --- bad rows ---------------------------------------------------------------------------------------------------------
 
 BAD_LINES = {3: b"a\xff", 7: b"a\0", 8: b"x" * 1_000_001, 11: b"\xc3"}
+PLACES = ["t.de:3", "t.de:7", "u.en:1", "u.de:4"]
 KEPT = [line for line in range(1, 15) if line not in BAD_LINES]
 
 
@@ -211,7 +212,7 @@ def test_bad_lines_are_left_out_and_listed(
     found = load_corpus(source, "en", "de", Path("cache"), LocalRunner(workers), max_bad_rows=4)
     assert list(found) == [(f"en {line}", f"de {line}") for line in KEPT]
     log = capfd.readouterr().err
-    positions = [log.index(f"{place}: ") for place in ["t.de:3", "t.de:7", "u.en:1", "u.de:4"]]
+    positions = [log.index(f"{place}: ") for place in PLACES]
     assert positions == sorted(positions)
     assert "4 bad rows" in log
     for maximum in (3, 0):  # from the cache

@@ -224,6 +224,14 @@ def read_lengths(start: int, end: int) -> tuple[Lengths, Lengths]:
     return LENGTHS[0, start:end], LENGTHS[1, start:end]
 
 
+def make_plan(seed: int = 1) -> BatchPlan:
+    return BatchPlan([0, N], read_lengths, TOKENS, seed)
+
+
+def epoch_of(plan: BatchPlan, epoch: int) -> list[Rows]:
+    return [plan.rows(planned) for planned in plan.take(StreamPosition(epoch), len(plan))[0]]
+
+
 def as_lists(batches: Iterable[Rows]) -> list[list[int]]:
     return [rows.tolist() for rows in batches]
 
@@ -239,12 +247,11 @@ def test_an_epoch_holds_every_pair_once(bounds: list[int]) -> None:
 
 
 def test_shapes_are_those_of_the_batches() -> None:
-    plan = BatchPlan([0, N], read_lengths, TOKENS, 1)
+    plan = make_plan()
     batches = [*plan.shortest_first()]
     found = [(len(rows), *(LENGTHS[side, rows].max() for side in (0, 1))) for rows in batches]
     assert found == [*map(tuple, plan.shapes.tolist())]
     assert all(n == 1 or (n * tgt <= TOKENS and n * src <= 2 * TOKENS) for n, src, tgt in found)
     assert as_lists(map(plan.rows_of_shape, range(len(found)))) == as_lists(batches)
     for epoch in (0, 1):
-        planned, _ = plan.take(StreamPosition(epoch), len(plan))
-        assert Counter(len(plan.rows(batch)) for batch in planned) == Counter(n for n, *_ in found)
+        assert Counter(map(len, epoch_of(plan, epoch))) == Counter(n for n, *_ in found)

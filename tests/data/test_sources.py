@@ -67,12 +67,16 @@ def tsv() -> Any:
     return {"table": write("t.tsv", "\n".join(lines) + "\n")}
 
 
-def csv_table() -> Any:
+def comma_separated() -> str:
     rows = io.StringIO()
     writer = csv.DictWriter(rows, ["en", "de"], lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
     writer.writerows(ROWS)
-    return {"table": write("t.csv", rows.getvalue())}
+    return rows.getvalue()
+
+
+def csv_table() -> Any:
+    return {"table": write("t.csv", comma_separated())}
 
 
 def jsonl(rows: list[Any], name: str = "t.jsonl") -> Any:

@@ -9,6 +9,8 @@ from search_helpers import Scores, Toy
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
 
+NEG_INF = -math.inf
+
 
 @pytest.fixture(scope="session")
 def toy() -> type[Toy]:
@@ -29,7 +31,7 @@ def reference_beam_search(scores: Scores, limit: int, config: DecodingConfig, eo
             (sum(log_probs) + log_prob, [*ids, token], [*log_probs, log_prob])
             for (ids, log_probs), row in zip(branches, scores([ids for ids, _ in branches]), strict=True)
             for token, log_prob in enumerate(row)
-            if log_prob > -math.inf and (token != eos or position >= config.min_length)
+            if log_prob > NEG_INF and (token != eos or position >= config.min_length)
         ]
         candidates.sort(reverse=True)
         for total, ids, log_probs in candidates[: config.beam]:

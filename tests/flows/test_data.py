@@ -122,11 +122,17 @@ def filtered_config(folder: Path, filters: list[Any], **data: Any) -> Config:
     return Config.model_validate({"data": {**base, **data}, "tokenizer": {"vocab_size": 300}})
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda file: file.write_bytes(file.read_bytes()[:-1]), lambda file: file.write_bytes(b""), Path.unlink]
-)
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, Path.unlink])
 def test_each_damaged_file_of_the_cache_names_the_folder_to_delete(
-    damage: Callable[[Path], object], tmp_path: Path
+    damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
     config, cache = filtered_config(tmp_path, ["length"]), tmp_path / "cache"
     for lang in ("en", "de"):

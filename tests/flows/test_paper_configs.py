@@ -32,6 +32,11 @@ PER_PAPER: dict[str, list[str]] = {
 }
 
 
+def generate_rows(languages: tuple[str, str]) -> dict[str, list[dict[str, str]]]:
+    rows = [dict(zip(languages, pair, strict=True)) for pair in load_pairs("train")[:440]]
+    return {split: rows[part] for split, part in SPLITS.items()}
+
+
 def write_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) -> list[str]:
     """Write a folder for `load_dataset` with the columns of the original, and return the overrides that select it."""
     Path("hub").mkdir()
@@ -48,9 +53,8 @@ def test_a_paper_configuration_trains_and_scores_its_test_sets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = configuration.load(path).data
-    languages = ("en", data.tgt_lang if data.src_lang == "en" else data.src_lang)
-    rows = [dict(zip(languages, pair, strict=True)) for pair in load_pairs("train")[:440]]
-    sources = write_data_set({split: rows[part] for split, part in SPLITS.items()}, data.model_dump())
+    rows = generate_rows(("en", data.tgt_lang if data.src_lang == "en" else data.src_lang))
+    sources = write_data_set(rows, data.model_dump())
     assert_succeeded(tmt("train", "--config", path, *sources, *PER_PAPER[path.stem], *SMALL))
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))
     assert set(run["test"]) == set(data.test)

@@ -44,8 +44,11 @@ def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == 2
 
 
+QUICKSTART = configuration.find_preset("quickstart")
+
+
 def find_keys(*overrides: str, n_batches: int = 200, longest: int = 100) -> list[str]:
-    config = configuration.load(configuration.find_preset("quickstart"), overrides)
+    config = configuration.load(QUICKSTART, overrides)
     n_steps = config.train.last_step(n_batches / config.batches.accumulate)
     return [key for key, _ in find_questionable_settings(config, n_batches, longest, n_steps)]
 

@@ -46,6 +46,7 @@ def test_layer_norm_uses_biased_variance_and_eps_under_the_root(x: Tensor, eps: 
     settings = config(norm_eps=eps, norm_position="post")
     wanted = layer_norm(3 * x, eps)
     torch.testing.assert_close(make_residual(settings)(x, double), wanted)
+    torch.testing.assert_close(F.layer_norm(3 * x, (D,), eps=eps), wanted)
     torch.testing.assert_close(make_final_norm(config(norm_eps=eps))(x), layer_norm(x, eps))
 
 

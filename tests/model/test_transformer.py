@@ -25,6 +25,7 @@ from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
+TIES = pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
 PAD = 0
 SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, PAD, PAD, PAD], [9, 9, 2, 11, PAD]])
 TGT = torch.tensor([[1, 12, 4, 5], [1, 3, 22, PAD], [1, PAD, PAD, PAD]])
@@ -102,6 +103,10 @@ def embed(embedding: Embedding, ids: Tensor) -> Tensor:
     return weight[ids] * math.sqrt(weight.size(1)) + sinusoidal_table(ids.size(1), weight.size(1))
 
 
+def encode_in_torch(model: Transformer, stack: nn.Module, src: Tensor) -> Tensor:
+    return stack(embed(model.encoder.embedding, src), src_key_padding_mask=src == PAD)
+
+
 def decode_in_torch(model: Transformer, stack: nn.Module, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
     return stack(
         embed(model.decoder.embedding, tgt_in),
@@ -128,8 +133,7 @@ def test_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embed
     settings = {"norm_position": norm_position, "tie_embeddings": tie_embeddings, "activation": activation}
     model = make_model(**settings, rough=0.2)
     encoder, decoder = (stack_in_torch(stack, model.config) for stack in (model.encoder, model.decoder))
-    memory = encoder(embed(model.encoder.embedding, SRC), src_key_padding_mask=SRC == PAD)
-    states = decode_in_torch(model, decoder, TGT, memory, SRC)
+    states = decode_in_torch(model, decoder, TGT, encode_in_torch(model, encoder, SRC), SRC)
     theirs = F.linear(states, model.output.weight)
     ours = model.logits(model(SRC, TGT))
     assert torch.all(ours[..., PAD] == -math.inf)
@@ -255,7 +259,7 @@ def take_steps(model: Transformer, count: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+@TIES
 @pytest.mark.parametrize("pad", [0, 11, 22])
 def test_the_pad_row_stays_zero(make_model: MakeModel, tie_embeddings: str, pad: int, tmp_path: Path) -> None:
     """Trap 14: after initialisation, tying, ten steps, saving and loading."""

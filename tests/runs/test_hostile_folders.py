@@ -226,18 +226,30 @@ def test_a_pipe_as_the_glossary_of_a_run_is_refused(run: Path, home: Path, tmt: 
     assert_user_error(tmt("translate", run, "one"), "is a pipe or a device")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        os.mkfifo,
-        lambda path: (path.touch(), os.truncate(path, 1 << 40)),
-        lambda path: path.symlink_to("/dev/zero"),
-        lambda path: path.symlink_to("/proc/self/pagemap"),  # a regular file that claims to be empty, and has terabytes
-        lambda path: path.symlink_to(path.name),
-    ],
-    ids=["pipe", "huge file", "link to a device", "link to an endless file", "link to itself"],
-)
-def test_unreadable_files_do_not_hide_other_runs(make: Callable[[Path], object], run: Path, tmt: Tmt) -> None:
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_huge_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_endless_file(path: Path) -> None:
+    """Link to a regular file of Linux that claims to be empty, and has terabytes."""
+    path.symlink_to("/proc/self/pagemap")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_huge_file, link_to_device, link_to_endless_file, link_to_itself])
+def test_unreadable_files_do_not_hide_other_runs(make: Callable[[Path], None], run: Path, tmt: Tmt) -> None:
     """`tmt runs` lists a run with such a file, and all others. Other commands end with a message."""
     names = ["run.json", "config.yaml", "tokenizer.json", "metrics.jsonl", ".lock", ".lock.json"]
     names += [str(path.relative_to(run)) for path in run.glob("checkpoints/*/checkpoint.json")]

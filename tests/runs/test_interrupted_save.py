@@ -16,6 +16,7 @@ from transformer_mt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
+TRAIN = ("train", "--config", "tiny.yaml", "validation.probes=0")
 
 DISTURBED = """
 import os, sys, time
@@ -68,7 +69,7 @@ def start_training(workspace: Path, *disturbance: str) -> subprocess.Popen[str]:
     program = ("-c", DISTURBED, *disturbance) if disturbance else ("-m", "transformer_mt")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, *program, "train", "--config", "tiny.yaml", "validation.probes=0"],
+        [sys.executable, *program, *TRAIN],
         cwd=workspace,
         env=environment,
         stdout=subprocess.PIPE,

@@ -17,6 +17,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
 from transformer_mt.training.training_config import LossConfig
 
+MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
 PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
 SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
@@ -206,7 +207,7 @@ def ragged(pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
 
 
 @pytest.mark.parametrize("pads", [(5, 2), (0, 3)])
-def test_sides_may_have_different_pad_ids(make_model: Callable[..., Transformer], pads: tuple[int, int]) -> None:
+def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int, int]) -> None:
     """Trap 17: the pad id of one side is a word of the other."""
     model = make_model(pad=pads, tie_embeddings="decoder", rough=0.1)
     batch = ragged(pads)

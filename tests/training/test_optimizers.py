@@ -28,6 +28,7 @@ from transformer_mt.training.training_config import OptimizerConfig
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])
 VOCABULARY = VocabularySize(29, pad_id=0)
+KINDS = pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1)])
 
 
 class Adam:
@@ -65,7 +66,7 @@ def set_up(optimizer: Any, rate: float, scale: float = 1.0, bad: bool = False) -
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(float(bad))
 
 
-@pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1)])
+@KINDS
 def test_step_equals_its_formula_with_gradients_divided_by_grad_scale(kind: str, decay: float) -> None:
     weight, optimizer, oracle = make_both(kind, decay)
     for rate, scale in ((0.1, 8.0), (0.2, 1.0), (0.05, 0.3), (0.1, 1000.0)):
@@ -158,6 +159,9 @@ def test_muon_updates_layer_matrices_and_adam_the_rest(config: ModelConfig) -> N
         assert sum(group["rows"]) == len(group["params"][0]), name
 
 
+SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
+
+
 def exact(matrix: Tensor) -> Tensor:
     """Apply the polynomial of Muon to the singular values, `ITERATIONS` times."""
     u, s, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -181,7 +185,7 @@ class Oracle:
         self.weight -= rate * UPDATE_RMS * max(self.weight.shape) ** 0.5 * exact(direction)
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (9, 2), (1, 5)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
     matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
     found = orthogonalize(matrices, torch.float32)

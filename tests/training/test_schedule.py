@@ -28,6 +28,8 @@ def name(config: dict[str, Any]) -> str:
     return " ".join(str(value) for value in config.values())
 
 
+falling = pytest.mark.parametrize("config", FALLING, ids=name)
+ending = pytest.mark.parametrize("config", ENDING, ids=name)
 every = pytest.mark.parametrize("config", [*FALLING, *ENDING, {"kind": "constant", "warmup_steps": 10}], ids=name)
 
 
@@ -42,10 +44,14 @@ def peak_of(config: dict[str, Any]) -> float:
     return config.get("peak", 2e-3)
 
 
+def steps_of(config: dict[str, Any]) -> range:
+    return range(1, max(3 * config["warmup_steps"], config.get("total_steps", 0)) + 10)
+
+
 @every
 def test_rate_rises_linearly_to_the_peak_and_never_again(config: dict[str, Any]) -> None:
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
-    rates = [schedule(step) for step in range(1, max(3 * warmup, config.get("total_steps", 0)) + 10)]
+    rates = [schedule(step) for step in steps_of(config)]
     assert rates[:warmup] == pytest.approx([peak * step / warmup for step in range(1, warmup + 1)])
     assert max(rates) == schedule(warmup)
     assert rates[warmup - 1 :] == sorted(rates[warmup - 1 :], reverse=True)
@@ -54,7 +60,7 @@ def test_rate_rises_linearly_to_the_peak_and_never_again(config: dict[str, Any])
 # --- each by its formula ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", FALLING, ids=name)
+@falling
 def test_rate_falls_with_the_square_root_of_the_step(config: dict[str, Any]) -> None:
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
     for step in (warmup, warmup + 1, 4 * warmup, 100 * warmup):
@@ -67,7 +73,7 @@ def test_constant_stays_at_the_peak(warmup: int) -> None:
     assert [schedule(step) for step in (warmup, warmup + 1, 10**6)] == [1e-4] * 3
 
 
-@pytest.mark.parametrize("config", ENDING, ids=name)
+@ending
 def test_curve_reaches_its_final_rate_and_stays(config: dict[str, Any]) -> None:
     schedule, total = make(**config), config["total_steps"]
     end = config.get("final", 0.0) * config["peak"]

@@ -16,11 +16,11 @@ from transformer_mt.data.sources import QUICKSTART_FILE, SPLITS, load_pairs
 CORPUS = {split: load_pairs(split) for split in SPLITS}
 ALL_PAIRS = [pair for pairs in CORPUS.values() for pair in pairs]
 ADJECTIVES = {adjective.en for adjective in lexicon.ADJECTIVES}
+VERBS = [verb for verb in vars(verbs).values() if isinstance(verb, verbs.Verb)]
 NOUN_FORMS = {form: noun.en for noun in lexicon.NOUNS.values() for form in (noun.en, noun.en_plural) if form}
 VERB_FORMS = {
     form: verb.en
-    for verb in vars(verbs).values()
-    if isinstance(verb, verbs.Verb)
+    for verb in VERBS
     if verb != verbs.BE and not verb.preposition and not verb.particle
     for form in (verb.en, verb.en_third, verb.en_past, verb.en_ing)
 }

@@ -104,9 +104,10 @@ TMX = """<?xml version="1.0"?>
   <tu><tuv xml:lang="fr"><seg>Le chat</seg></tuv></tu>
 </body></tmx>
 """
+EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("vtt", VTT), ("json", JSON)]
 
 
-@pytest.mark.parametrize(("document_format", "text"), [("srt", SRT), ("vtt", VTT), ("json", JSON)])
+@pytest.mark.parametrize(("document_format", "text"), EXAMPLES)
 def test_documents_are_kept_byte_for_byte_if_nothing_is_translated(document_format: DocumentFormat, text: str) -> None:
     for newline, mark, end in itertools.product(["\n", "\r\n"], ["", "\ufeff"], ["\n", ""]):
         changed = mark + text.rstrip("\n").replace("\n", newline) + end.replace("\n", newline)

@@ -125,7 +125,10 @@ def import_m2m100(folder: Path, name: str, tmt: Tmt) -> Imported:
     return Imported(folder, model, encode, find_pieces, rows, rows, translator, f"{src}:{tgt}", first)
 
 
-@pytest.fixture(scope="module", params=[*MARIAN, "nllb-spm", "nllb-json", "m2m"])
+VARIANTS = [*MARIAN, "nllb-spm", "nllb-json", "m2m"]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Imported:
     make = import_marian if request.param in MARIAN else import_m2m100
     return make(tmp_path_factory.mktemp("import"), request.param, tmt)

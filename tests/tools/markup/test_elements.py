@@ -26,6 +26,10 @@ def mark_tags(text: str) -> Segment:
     )
 
 
+def roles(text: str) -> list[str]:
+    return [element.role.name for element in mark_tags(text).elements]
+
+
 def test_tags_are_paired_with_the_innermost_tag_of_their_name() -> None:
     marked = mark_tags("<b>a <b>{n}</b> c</b>")
     expected = [(4, None), (3, 0), (None, 1), (1, 0), (0, None)]
@@ -42,7 +46,7 @@ def test_tags_are_paired_with_the_innermost_tag_of_their_name() -> None:
     ],
 )
 def test_tags_without_a_partner_are_single_elements(text: str, expected: list[str]) -> None:
-    assert [element.role.name for element in mark_tags(text).elements] == expected
+    assert roles(text) == expected
 
 
 def test_any_text_is_the_valid_translation_of_itself() -> None:

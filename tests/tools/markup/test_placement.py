@@ -11,6 +11,10 @@ from transformer_mt.tools.markup.protection import Protector
 MARK = Protector().mark
 
 
+def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> str:
+    return place_elements(MARK(source), translation, alignment).surface
+
+
 @pytest.mark.parametrize(
     ("source", "translation", "alignment", "expected"),
     [
@@ -36,7 +40,7 @@ MARK = Protector().mark
 def test_elements_follow_the_alignment(
     source: str, translation: str, alignment: list[tuple[int, int]], expected: str
 ) -> None:
-    assert place_elements(MARK(source), translation, alignment).surface == expected
+    assert place(source, translation, alignment) == expected
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from transformer_mt.tools.markup.stages import GlossaryStage, UnusableTermWarnin
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
+SEARCHES: list[dict[str, Any]] = [{"beam": 1}, {"beam": 4, "n_best": 3}]
 
 
 def write(tmp_path: Path, *lines: str) -> str:
@@ -38,7 +39,7 @@ def occurrences(forms: tuple[str, ...], text: str) -> int:
     return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
 
 
-@pytest.mark.parametrize("search", [{"beam": 1}, {"beam": 4, "n_best": 3}], ids=["greedy", "n-best"])
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "n-best"])
 def test_each_translation_has_each_term(
     make_translator: Callable[..., Translator], glossary: str, search: dict[str, Any]
 ) -> None:

@@ -17,11 +17,12 @@ from transformer_mt.tools.vocabulary.extension import NEW_BIAS, extend_vocabular
 
 PAIRS = load_pairs("train")[:1500]
 SRC, TGT = ([pair[side] for pair in PAIRS] for side in (0, 1))
+LETTERS = str.maketrans("aeioustrn", "àéîôûşţřñ")
 
 
 def translate(text: str) -> str:
     """Return the text in a language of its own, with letters that the old vocabulary lacks."""
-    return text.translate(str.maketrans("aeioustrn", "àéîôûşţřñ"))
+    return text.translate(LETTERS)
 
 
 NEW = [translate(text) for text in TGT]
