@@ -1,5 +1,7 @@
 """A headless Chromium with one page, which is driven by its debugging protocol, and a server of a folder."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess

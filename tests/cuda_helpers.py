@@ -1,5 +1,7 @@
 """Helpers of the tests in tests/cuda, which run on a real GPU or on the fake device."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Stand-ins for a model, and parsing of documents, for the tests of documents."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 from transformer_mt.choices import DocumentFormat

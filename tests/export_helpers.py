@@ -1,5 +1,7 @@
 """Helpers of tests that export models: sentences of invented words, and what a script imports."""
 
+from __future__ import annotations
+
 import random
 import re
 import sys

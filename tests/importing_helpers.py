@@ -1,5 +1,7 @@
 """Small models of Transformers with random weights, and SentencePiece models trained on the quickstart corpus."""
 
+from __future__ import annotations
+
 import io
 import json
 import random

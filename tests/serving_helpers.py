@@ -1,5 +1,7 @@
 """Servers over real sockets, and models that tests control, for the tests of `transformer_mt/serving`."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import socket

@@ -1,5 +1,7 @@
 """A Slurm cluster of this one machine, for tests: munged, slurmctld and slurmd with all their files in one folder."""
 
+from __future__ import annotations
+
 import os
 import pwd
 import shutil

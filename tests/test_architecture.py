@@ -1,5 +1,7 @@
 """Imports go from cli to flows to tools to the core, without cycles, and `tmt --help` imports nothing heavy."""
 
+from __future__ import annotations
+
 import ast
 import subprocess
 import sys

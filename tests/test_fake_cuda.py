@@ -3,6 +3,8 @@
 The device changes PyTorch for a whole process, so these tests run in a process of their own.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """The wheel is complete: built as `python -m build` builds it, installed in a folder, and used without a clone."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Fixtures of the command-line tests."""
 
+from __future__ import annotations
+
 import gzip
 from pathlib import Path
 

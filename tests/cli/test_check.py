@@ -1,5 +1,7 @@
 """`tmt check` on the command line."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

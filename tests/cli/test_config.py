@@ -1,5 +1,7 @@
 """`tmt config`: the printed configuration and schema, and the tokens of texts."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,9 @@ def test_an_override_may_be_longer_than_a_file_name(tmt: Tmt) -> None:
 
 def test_config_prints_the_json_schema(tmt: Tmt) -> None:
     assert tmt("config", "--schema").stdout == configuration.make_json_schema()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_and_ids_of_texts_are_printed(tiny_run: Path, tmt: Tmt) -> None:

@@ -1,5 +1,7 @@
 """Control characters in data and names: escaped where a person reads them, unchanged in files of translations."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`tmt evaluate`: test sets of a run, two files, a file of translations, and wrong arguments."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
@@ -162,6 +164,9 @@ def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: P
     measured = found["test_sets"]["valid.en"]["metrics"]
     assert (found["text"], measured["bleu"]["value"]) == ("moses", by_hand.score)
     assert "|case:lc|" in measured["bleu"]["signature"] and "|case:lc|" in measured["chrf"]["signature"]
+
+
+# --- a file -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:

@@ -1,5 +1,7 @@
 """`tmt evaluate` with several systems: runs and files, the printed report, and wrong arguments."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil

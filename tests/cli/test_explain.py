@@ -1,5 +1,7 @@
 """`tmt explain` with the tiny run: text, JSON, and one HTML page."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`tmt export --average`: the mean of the weights of checkpoints, and its validation scores."""
 
+from __future__ import annotations
+
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`tmt init`: the configuration that it writes, and refused input."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import json

@@ -1,5 +1,7 @@
 """Argument parsing, error messages and exit statuses of the whole command line."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -156,6 +158,8 @@ def test_a_missing_file_of_the_user_is_a_message(
     assert_user_error(tmt("train", "tiny.yaml"), f"{shown}: No such file or directory")
 
 
+# --- Every command has an example, and a help that imports nothing slow -----------------------------------------------
+
 HELP_OF_ALL = """
 import sys
 from transformer_mt.cli.main import COMMANDS, main
@@ -182,6 +186,8 @@ def test_no_help_imports_a_slow_package() -> None:
     done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
+
+# --- Mistakes that need no model are refused before torch is imported, which takes seconds ----------------------------
 
 CODE = """
 import json, sys
@@ -214,6 +220,8 @@ def test_wrong_arguments_are_refused_before_torch_is_imported(tiny_run: Path, tm
     for message, expected in zip(messages, refusals, strict=True):
         assert expected in message
 
+
+# --- Ctrl-C and SIGTERM before a command has done anything, while it prepares data, and during the clean-up -----------
 
 STATUSES = (-signal.SIGINT, 128 + signal.SIGINT)  # a shell shows both as 130
 PROGRAM = """

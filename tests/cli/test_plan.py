@@ -1,5 +1,7 @@
 """`tmt plan`: what it predicts for the tiny training, and refused input."""
 
+from __future__ import annotations
+
 import json
 import re
 import tempfile

@@ -1,5 +1,7 @@
 """`tmt prepare`: the training that follows finds everything in the cache, and a killed command resumes."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 

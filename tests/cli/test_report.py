@@ -1,5 +1,7 @@
 """`tmt report`: the page of a run, and wrong arguments."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil

@@ -1,5 +1,7 @@
 """Files in the folder of a trained run."""
 
+from __future__ import annotations
+
 import json
 import math
 import re

@@ -1,5 +1,7 @@
 """`tmt synthesize` with the tiny run: the folder, interruptions, wrong input."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +100,9 @@ def test_a_text_of_which_no_line_is_left_is_an_error_that_can_be_repeated(
         assert (done.returncode, done.stdout.split()[:2]) == (2, ["dropped", "lines"])
         assert reason in done.stdout and "text.en: " in done.stderr
     assert_succeeded(tmt(*arguments, "--mono", mono, *RANDOM))
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_text_is_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

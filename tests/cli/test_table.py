@@ -1,5 +1,7 @@
 """Tables on standard output."""
 
+from __future__ import annotations
+
 import pytest
 
 from transformer_mt.cli.table import print_table

@@ -1,5 +1,7 @@
 """`tmt train`: the log, resuming, restarting."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -262,6 +264,9 @@ def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> No
         assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
     record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
+
+
+# --- tmt train with damaged runs, full disks and unusable data --------------------------------------------------------
 
 
 def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """`tmt translate` with the tiny run: inputs, outputs, long lines, checkpoints."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import math

@@ -1,5 +1,7 @@
 """Root configuration: errors, inheritance, overrides, rendering, reference and schema."""
 
+from __future__ import annotations
+
 import json
 import re
 import runpy
@@ -409,6 +411,9 @@ def test_schema_has_every_key_and_base() -> None:
 
 def test_builtin_quickstart_equals_the_file_in_configs() -> None:
     assert load(configuration.find_preset("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
+
+
+# --- keys that may change on resume -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

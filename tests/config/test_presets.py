@@ -1,5 +1,7 @@
 """Configurations in configs/: all load; models of the architectures learn (slow)."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """YAML loading: scalars as the schema reads them (trap 38), and the location of every value."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -3,6 +3,8 @@
 They run on a real GPU (`pytest -m cuda`), and on the fake device (tests/test_fake_cuda.py).
 """
 
+from __future__ import annotations
+
 import pytest
 import torch
 

@@ -1,5 +1,7 @@
 """Commands on a CUDA device print and write what they do on the CPU."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Translation and scoring on a CUDA device: as on the CPU, with few waits of the host."""
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -136,6 +138,9 @@ def test_decoder_steps_in_half_precision_are_near_those_of_the_cpu(
 
     with torch.inference_mode():
         torch.testing.assert_close(run(CUDA), run(CPU), atol=0.05, rtol=0.05)
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
 
 
 def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any) -> int:

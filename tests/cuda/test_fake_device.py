@@ -3,6 +3,8 @@
 # pyright: reportPrivateImportUsage=false
 # `torch._foreach_*` has no public name
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,7 @@
 """Training passes that are replayed as CUDA graphs: as without graphs, and with fewer launches."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path

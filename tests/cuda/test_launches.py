@@ -3,6 +3,8 @@
 The counts are those of the fake device. They are compared with each other, never with fixed numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The memory of a CUDA device: limits, prediction, and the largest batch size that fits."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Each configuration takes training steps on a CUDA device, in all precisions, without waits of the host."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

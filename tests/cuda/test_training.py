@@ -1,5 +1,7 @@
 """Training on a CUDA device: as on the CPU, and without waits of the host."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import time

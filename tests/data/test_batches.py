@@ -1,5 +1,7 @@
 """Batches: content (traps 17 and 18), token budget, and an order that depends only on seed and epoch (trap 42)."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -131,6 +133,9 @@ def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
         assert size * tgt > 60 or size * src > 120
 
 
+# --- the order of an epoch --------------------------------------------------------------------------------------------
+
+
 def epoch_rows(stream: BatchStream, epoch: int) -> list[int]:
     batches, after = stream.take(StreamPosition(epoch), len(stream.plan))
     assert after == StreamPosition(epoch + 1, 0)
@@ -158,6 +163,9 @@ def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorp
     assert not first & second
 
 
+# --- the stream position ----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("from_end", [1, 3, 5])
 def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_end: int) -> None:
     """Trap 42: inside an epoch, up to its end, and across it."""
@@ -176,6 +184,9 @@ def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:
     batches, end = make_stream(make_corpus([[5]], [[6]])).take(StreamPosition(), 3)
     assert [batch.src.tolist() for batch in batches] == [[[5, 2]]] * 3
     assert end == StreamPosition(3, 0)
+
+
+# --- rows and halving -------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_records_its_rows(corpus: EncodedCorpus) -> None:
@@ -207,6 +218,9 @@ def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus) -> None:
         for half in halves:
             assert (half.src != 0).any(0).all(), "no column holds only padding"
             assert (half.labels != 0).any(0).all()
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "world_size"), [(1, 2), (4, 3), (6, 7)])

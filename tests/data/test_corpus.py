@@ -1,5 +1,7 @@
 """The parallel corpus: cached until its source changes, hashed by content, and split for validation."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import pickle
@@ -259,6 +261,9 @@ def test_fewer_than_ten_pairs_are_not_split(write_corpus: WriteCorpus) -> None:
         split_off_validation(write_corpus(make_pairs(9)), 1, seed=1)
 
 
+# --- the schema -------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -276,6 +281,9 @@ def test_a_source_has_the_keys_of_exactly_one_kind(source: dict[str, Any]) -> No
         Source.model_validate(source)
 
 
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("n_pairs", "size"), [(400, 400), (5000, 400)])
 def test_sample_is_spread_over_the_corpus(n_pairs: int, size: int, write_corpus: WriteCorpus) -> None:
     pairs = make_pairs(n_pairs)
@@ -284,6 +292,9 @@ def test_sample_is_spread_over_the_corpus(n_pairs: int, size: int, write_corpus:
     assert (sample[0], sample[-1]) == (pairs[0], pairs[-1])
     rows = np.arange(0, n_pairs, 2)
     assert set(write_corpus(pairs).select(rows, "even").sample(size)) <= set(pairs[::2])
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """The tokenized corpus: filtered in pairs (trap 35), truncated before the end symbol (trap 33), counted and cached."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from itertools import combinations
@@ -156,6 +158,9 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
 def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) -> None:
     assert encoding.id_type(vocab_size) is dtype
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("block_size", "shard_pairs"), [(3, 80), (8192, 7)])

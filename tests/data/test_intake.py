@@ -1,5 +1,7 @@
 """Corpora as they are distributed: tables without a header, Moses archives and TMX; bad rows; and documents."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 from pathlib import Path
@@ -94,6 +96,9 @@ def test_a_line_that_names_the_separator_of_a_csv_file_is_no_pair(first: str) ->
 def test_a_first_line_that_cannot_be_read_does_not_change_the_separator() -> None:
     write("t.csv", b"en;d\xe9\na, b;c\nd;e\n")
     assert [pair[:2] for pair in load(1, table="t.csv", columns=("en", "de"))] == [("a, b", "c"), ("d", "e")]
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
 
 
 def make_archive(members: dict[str, str]) -> str:
@@ -249,6 +254,9 @@ def test_units_without_both_languages_are_counted_but_not_bad(capfd: pytest.Capt
 def test_a_quote_that_is_never_closed_is_an_error_also_with_bad_rows() -> None:
     write("t.csv", 'en,de\n1,x\n2,"y\n3,z\n4,v\n')
     assert error_of(9, table="t.csv").startswith("t.csv:3: not valid CSV: a quote of this row has no end")
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
 
 
 def test_documents_are_refused_as_text_by_their_names() -> None:

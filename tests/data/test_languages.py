@@ -1,5 +1,7 @@
 """Validation of language codes, and their two-letter forms."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

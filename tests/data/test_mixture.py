@@ -1,5 +1,7 @@
 """Mixtures: shares of the sources, their order, tags, and the errors of a wrong configuration."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +40,9 @@ def source(name: str, **keys: Any) -> TrainSource:
 def mixture_of(sources: Sequence[TrainSource], n_batches: Sequence[int], temperature: float = 1.0) -> Mixture:
     data = DataConfig.model_construct(train=tuple(sources), temperature=temperature)
     return make_mixture(data, n_batches, seed=1)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,6 +197,9 @@ def test_no_text_encodes_to_a_tag(small_tokenizers: TokenizerPair) -> None:
     assert "tags" not in small_tokenizers.to_dict()
 
 
+# --- wrong configurations ---------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -215,6 +223,8 @@ def test_wrong_mixtures_are_refused_with_file_line_and_key(data: str, message: s
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
 
+
+# --- Order: every pair once per epoch, as a function of seed and epoch ------------------------------------------------
 
 N, TOKENS = 103, 60
 LENGTHS = np.random.default_rng(1).integers(1, 21, (2, N)).astype(np.int32)

@@ -1,5 +1,7 @@
 """Modifiers of training pairs: what each does in several scripts, and when they modify the pairs of a batch."""
 
+from __future__ import annotations
+
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -196,6 +198,9 @@ def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: T
     streams = [make_stream(corpus, small_tokenizers, options).shortest_first() for options in (ALL, None)]
     found, plain = ([pair for pairs in texts([*batches], small_tokenizers) for pair in pairs] for batches in streams)
     assert sorted(found) == sorted(plain)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The prefetcher returns the same batches as the stream, and the position after the returned step."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -88,6 +90,9 @@ def test_prefetcher_returns_the_batches_of_the_stream(
             assert len(batches) == len(wanted)
             assert all(map(same, batches, wanted))
     assert position.epoch > 1, "the steps span the end of an epoch"
+
+
+# --- any steps --------------------------------------------------------------------------------------------------------
 
 
 def advance(position: StreamPosition) -> StreamPosition:

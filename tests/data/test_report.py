@@ -1,5 +1,7 @@
 """The data report before training: sizes, filtered pairs with their lines, duplicates, and leaks (trap 34)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Every kind of source yields the same pairs with their lines, and unreadable ones are refused (trap 32)."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import io

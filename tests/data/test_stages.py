@@ -1,5 +1,7 @@
 """Stages: finished tasks stay finished, and the results do not depend on who runs them."""
 
+from __future__ import annotations
+
 import errno
 import random
 import subprocess

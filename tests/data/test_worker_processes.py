@@ -1,5 +1,7 @@
 """Worker processes end with their pool, and with no other one."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -28,6 +30,8 @@ def test_an_error_ends_the_busy_workers_of_its_own_pool_only() -> None:
     process.terminate()
     process.join()
 
+
+# --- Worker processes of tmt check end with it, whoever is killed -----------------------------------------------------
 
 PROGRAM = """
 import os

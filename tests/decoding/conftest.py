@@ -1,5 +1,7 @@
 """Reference beam search in plain lists, and a toy step function."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 

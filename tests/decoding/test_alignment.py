@@ -1,5 +1,7 @@
 """Word alignment from the cross-attention, compared with plain loops."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

@@ -3,6 +3,8 @@
 Traps 1, 7, 13, 25, 26, 27, 28 and 29.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -119,6 +121,9 @@ def test_empty_translation_wins_only_if_min_length_is_zero(toy: Any, reference_s
 def test_memory_does_not_depend_on_the_maximum_length(toy: Any) -> None:
     ((best, *_),) = run_search(toy([1], 6), [10**12], options(beam=2))
     assert best.finished
+
+
+# --- chunked top-k ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 640, 641, 1000, 8000])

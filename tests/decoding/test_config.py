@@ -1,5 +1,7 @@
 """The configuration section `decoding`: formulas and refused values."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Ensembles: mean probabilities, compared with a reference search, and checks of the runs."""
 
+from __future__ import annotations
+
 import copy
 import json
 import math
@@ -127,6 +129,9 @@ def test_alignment_uses_mean_attention_of_the_members(
     align_batch(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target])
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

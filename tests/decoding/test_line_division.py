@@ -1,5 +1,7 @@
 """Division of long lines, and joining of the translations of their parts."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Random sampling: frequencies match the probabilities, and draws do not depend on the batch."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

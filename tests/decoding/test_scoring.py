@@ -1,5 +1,7 @@
 """Scores of given translations, compared with the full logits of single sentences."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Callable
@@ -101,6 +103,9 @@ def test_batches_and_chunks_respect_their_limits(
     assert 1 < len(read) < len(PAIRS) / 2
     assert max(made) == 50
     assert sum(made) == sum(len(one.token_scores) for one in found)
+
+
+# --- blank and long texts ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_to_score(one: Translator) -> None:

@@ -1,5 +1,7 @@
 """Sentence splitting in twenty languages, splitting of long pieces, and joining."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest

@@ -1,5 +1,7 @@
 """Tags with a symbol before the target: it is forced, never part of a translation, and counts as a token of 0 nats."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Translation of texts: independence of batch and order (trap 7), repeated calls (trap 26), unusual lines."""
 
+from __future__ import annotations
+
 import math
 import random
 import warnings

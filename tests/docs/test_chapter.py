@@ -1,5 +1,7 @@
 """The numbers of docs/transformer.md are those that the package computes, and its figures exist."""
 
+from __future__ import annotations
+
 import re
 from functools import cache
 from pathlib import Path
@@ -31,6 +33,9 @@ def row(*cells: object) -> str:
 
 def numbers(values: object, form: str) -> str:
     return " ".join(format(float(value), form) for value in values)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+# --- worked examples --------------------------------------------------------------------------------------------------
 
 
 def test_merges_are_those_that_the_tokenizer_learns() -> None:
@@ -91,6 +96,8 @@ def test_bleu_example_has_the_score_of_sacrebleu() -> None:
         assert f"*{' '.join(words)}* ({len(words)} words)" in text
     assert f"100 · {parts['penalty']:.3f} · {parts['mean']:.1f} = {parts['score']:.2f}" in text
 
+
+# --- exercises and figures --------------------------------------------------------------------------------------------
 
 EXERCISES = re.findall(
     r"^\*\*Exercise: `(.+?): (.+?)`\.\*\*", (DOCS / "transformer.md").read_text("utf-8"), re.MULTILINE

@@ -1,5 +1,7 @@
 """The notebook docs/colab.ipynb: its cells run with a tiny model, without git and pip."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -4,6 +4,8 @@ A block after `<!-- test: run -->` is run, one after `<!-- test: run slow -->` i
 `<!-- output -->` is compared without numbers, after `<!-- output: text -->` by its number of lines.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import csv
@@ -105,6 +107,9 @@ def test_block_runs_and_prints_what_the_page_says(block: Block, scratch: Path, t
 def form(text: str) -> list[str]:
     """Return the lines without numbers, and with single spaces."""
     return [" ".join(re.sub(r"-?\d[\d.,]*", "0", line).split()) for line in text.strip().splitlines()]
+
+
+# --- what the pages name ----------------------------------------------------------------------------------------------
 
 
 def prose(page: Path) -> str:

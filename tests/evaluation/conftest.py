@@ -1,5 +1,7 @@
 """Damaged translations, and the `sacrebleu` command as independent oracle."""
 
+from __future__ import annotations
+
 import json
 import random
 import subprocess

@@ -1,5 +1,7 @@
 """Scores equal those of the `sacrebleu` command on written files (trap 36)."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +82,8 @@ def test_sentence_chrf_is_that_of_sacrebleu() -> None:
     moses = Scorer("13a", "de", "moses")  # ignores case, and joins tokens
     assert moses.score_sentences(upper, references) == moses.score_sentences(hypotheses, references)
 
+
+# --- Detection of degenerate output: found in constructed outputs, and not in real sentences --------------------------
 
 HEALTHY = load_pairs("test")[:100]
 
@@ -178,6 +182,9 @@ def test_run_logs_degenerate_output(tiny_run: Path) -> None:
     texts = board.Tensors("translations/failures")
     assert [event.step for event in texts] == [4, 8, 12]
     assert b"| source | model | reference |" in texts[0].tensor_proto.string_val[0]
+
+
+# --- Moses tokens are joined to plain text ----------------------------------------------------------------------------
 
 
 def test_detokenizing_inverts_tokenizing() -> None:

@@ -3,6 +3,8 @@
 python tests/fake_cuda/build.py LIBRARY
 """
 
+from __future__ import annotations
+
 import importlib.util
 import shutil
 import subprocess

@@ -6,6 +6,8 @@ with the random numbers of the CPU, and `torch.cuda` answers as for one GPU.
 
 # pyright: reportPrivateUsage=false
 
+from __future__ import annotations
+
 import ctypes
 import sys
 import warnings
@@ -123,6 +125,9 @@ def _patch_torch(functions: Any) -> None:
     for name, function in replacements.items():
         setattr(torch.cuda, name, function)
     torch.UntypedStorage.clone = clone_storage  # used by `copy.deepcopy`
+
+
+# --- recording --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

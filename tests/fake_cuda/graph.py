@@ -1,5 +1,7 @@
 """A CUDA graph of the fake device: it records operations with their tensors, and repeats them without Python code."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

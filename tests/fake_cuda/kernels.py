@@ -3,6 +3,8 @@
 `B` batch, `T` queries, `S` keys, `H` heads, `E` head width.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +27,9 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     LIBRARY.impl(name, run, "CUDA")
     return function
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
@@ -196,6 +201,9 @@ def _efficient_attention_backward(
     return (*(x.transpose(1, 2).contiguous() for x in gradients), None)
 
 
+# --- RMSNorm ----------------------------------------------------------------------------------------------------------
+
+
 @kernel
 def _fused_rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
@@ -223,6 +231,7 @@ def _fused_rms_norm_backward(
     return grad_input.to(input.dtype), grad_weight
 
 
+# --- softmax ----------------------------------------------------------------------------------------------------------
 # The kernels of the CPU cannot read fp16 and write fp32.
 
 

@@ -1,5 +1,7 @@
 """Faults that are planted into a correct corpus, one line each, and what `tmt check` finds."""
 
+from __future__ import annotations
+
 import random
 import shutil
 from collections.abc import Callable, Sequence

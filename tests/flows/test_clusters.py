@@ -1,5 +1,7 @@
 """A preparation by several processes or by jobs of Slurm has the files of one in this process."""
 
+from __future__ import annotations
+
 import os
 import random
 import shutil

@@ -1,5 +1,7 @@
 """Statistics of a parallel corpus, from which `tmt init` chooses settings."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 
 import pytest

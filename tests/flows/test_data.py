@@ -1,5 +1,7 @@
 """The data that a run trains and validates on."""
 
+from __future__ import annotations
+
 import math
 import shutil
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Unusual environments (locale, paths, links, closed log): training and translation give the same results."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """The gate in a training, which decides which checkpoint is the best; `tmt init --from`."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path
@@ -113,6 +115,9 @@ def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt
     assert_succeeded(tmt("train", write_config("replay", replay, gate={"de": 1.0}, **settings)))
     best = RunFolder(Path("runs/replay")).find_checkpoint("best")
     assert best.step > 0 and best.scores["nll/no"] < 0.5 and best.scores["nll/de"] < 0.5
+
+
+# --- tmt init --from --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Input lines and output files: atomic, resumed after an interruption, never overwritten by mistake."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
@@ -430,6 +432,9 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     assert peak_kib(200_000) < peak_kib(20_000) + 4000  # 200,000 lines are 40 MB
 
 
+# --- with a model -----------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_wait_for_a_line(number: int, status: int, tiny_run: Path) -> None:
@@ -460,6 +465,8 @@ def test_an_interrupted_translation_resumes(tiny_run: Path, tmp_path: Path) -> N
     subprocess.run([*translate, str(tmp_path / "undisturbed")], check=True)
     assert (tmp_path / "g").read_bytes() == (tmp_path / "undisturbed").read_bytes()
 
+
+# --- Input lines from arguments, files, pipes and the prompt, and their windows ---------------------------------------
 
 Write = Callable[[bytes], None]
 
@@ -560,6 +567,8 @@ def test_a_pipe_that_does_not_block_is_read_to_its_end(stdin: Write) -> None:
     stdin(b"")
     assert list(lines) == []
 
+
+# --- invalid bytes, arguments, the prompt -----------------------------------------------------------------------------
 
 INVALID = b"one\n" * 15 + b"na\xefve\nthree\n"
 

@@ -1,5 +1,7 @@
 """A model of several sources with tags, from its configuration to its translations."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

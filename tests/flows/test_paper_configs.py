@@ -3,6 +3,8 @@
 Every key of the file is used; only model sizes and training lengths are smaller.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`tmt check --write` pairs lines again, lists what it did, and adds filters to the configuration."""
 
+from __future__ import annotations
+
 import json
 import random
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Starting over, resuming and refusing to start: what happens to the run folder."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from collections import Counter
@@ -43,6 +45,8 @@ def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) 
         run.move_aside()
     assert len(list(tmp_path.iterdir())) == 2
 
+
+# --- Warnings before the first step about settings that will have no effect -------------------------------------------
 
 QUICKSTART = configuration.find_preset("quickstart")
 

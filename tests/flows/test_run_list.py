@@ -1,5 +1,7 @@
 """`tmt runs`: the status of each run, its values, and damage."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path

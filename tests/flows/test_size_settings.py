@@ -1,5 +1,7 @@
 """The rules of `tmt init`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

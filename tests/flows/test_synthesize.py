@@ -1,5 +1,7 @@
 """Translated lines for synthetic pairs, the reasons to drop them, and the text files."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

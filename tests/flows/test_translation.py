@@ -1,5 +1,7 @@
 """Loading of a translator, and that a score is the score of what `tmt translate` writes."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -95,6 +97,9 @@ assert describe() == before
 def test_a_process_of_the_user_is_not_configured(run_copy: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
     subprocess.run([sys.executable, "-c", CODE, run_copy], check=True, env=environment)
+
+
+# --- Test sets are scored on the device of the configuration ----------------------------------------------------------
 
 
 def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

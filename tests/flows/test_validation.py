@@ -1,5 +1,7 @@
 """Validation: losses over all labels, and scores of greedy translations (traps 21, 24 and 36)."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable

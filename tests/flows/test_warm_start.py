@@ -1,5 +1,7 @@
 """Warm start: a run that starts from the weights and tokenizers of another run."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
@@ -183,6 +185,9 @@ def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
         "  tokenizer.vocab_size: 400 here, 340 there",
         "  tokenizer.source_bos: True here, False there",
     ]
+
+
+# --- refusals --------------------------------------------------------------------------------------------------
 
 
 def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:

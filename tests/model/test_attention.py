@@ -1,5 +1,7 @@
 """Attention equals closed forms, loops and `torch.nn`: traps 4 (empty rows), 5 (dtypes), 6 (polarity), 15 (order)."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable
@@ -60,6 +62,9 @@ def attend_by_loops(queries: Tensor, memory: KeysValues, mask: Tensor | None) ->
         for s, power in zip(seen, powers, strict=True):
             context[b, h, t] += power / sum(powers) * memory.values[b, h, s]
     return context
+
+
+# --- the functions ----------------------------------------------------------------------------------------------------
 
 
 @PATHS
@@ -137,6 +142,9 @@ def test_half_precision_is_close_to_fp32(path: Attend, dtype: torch.dtype) -> No
     torch.testing.assert_close(context.float(), exact, atol=0.02, rtol=0.02)
 
 
+# --- the module -------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def attention() -> MultiHeadAttention:
     """An attention in evaluation mode, with a dropout rate."""
@@ -151,6 +159,9 @@ def test_attention_dropout_applies_only_in_training(attention: MultiHeadAttentio
     plain = attention(queries, memory, None)
     torch.testing.assert_close(attention(queries, memory, None), plain)
     assert not torch.allclose(attention.train()(queries, memory, None), plain)
+
+
+# --- fewer key/value heads -----------------------------------------------------------------------------------
 
 
 @PATHS

@@ -1,5 +1,7 @@
 """CPU kernels against plain PyTorch: padded bf16 products, dropout, masked softmax, RMSNorm, and their switch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -45,6 +47,9 @@ class MatmulShapes(TorchDispatchMode):
         if func.overloadpacket.__name__ in ("mm", "addmm"):
             self.shapes.add(tuple(size for tensor in args[-2:] for size in tensor.shape))
         return func(*args, **(kwargs or {}))
+
+
+# --- the switch -------------------------------------------------------------------------------------------------------
 
 
 def custom_gradients(output: Tensor) -> set[str]:
@@ -97,12 +102,18 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
         torch.testing.assert_close(one, other, atol=atol, rtol=rtol)
 
 
+# --- fp32 products of oneDNN ------------------------------------------------------------------------------------------
+
+
 @SHAPES
 @pytest.mark.parametrize("has_bias", [True, False])
 @torch.inference_mode()
 def test_onednn_products_equal_torch(shape: tuple[int, ...], has_bias: bool) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(70, 24)[5:12], torch.randn(7) if has_bias else None
     torch.testing.assert_close(onednn_linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+# --- masked softmax, dropout, RMSNorm ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keys", [1, 33])
@@ -177,6 +188,9 @@ def test_rms_norm_equals_double_precision(shape: tuple[int, ...], dtype: torch.d
     inputs = (x, norm.weight)
     for one, other in zip(*(torch.autograd.grad(y.sin().sum(), inputs) for y in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+# --- padded rows ------------------------------------------------------------------------------------------------------
 
 
 @SHAPES

@@ -1,5 +1,7 @@
 """Copies of the weights in half precision give the loss and the gradients of autocast."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import groupby

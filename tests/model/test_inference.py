@@ -1,5 +1,7 @@
 """Products of inference equal linear layers, and replayed steps of decoding equal eager ones."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

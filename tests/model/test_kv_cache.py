@@ -1,5 +1,7 @@
 """Steps of decoding equal full forward passes over each prefix: traps 1, 13 and 26."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +126,9 @@ def test_a_hypothesis_sees_neither_other_hypotheses_nor_free_slots(make_model: M
         used = slots[:, :, : is_used.size(2)]
         used.copy_(torch.where(is_used, used, torch.full_like(used, 1e4)))
     search.assert_equals_forward_pass()
+
+
+# --- half precision ---------------------------------------------------------------------------------------------------
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,5 +1,7 @@
 """Layers equal their formulas: traps 8 (layer normalisation) and 16 (residual connections)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, cast
 

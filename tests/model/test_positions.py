@@ -1,5 +1,7 @@
 """Positions equal their closed forms: traps 9 (exponent), 10 (overflow), 11 (checkpoint) and 12 (precision)."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
@@ -61,11 +63,17 @@ def test_positions_are_distinct_under_autocast() -> None:
     assert len(found.unique(dim=0)) == 1030
 
 
+# --- learned ----------------------------------------------------------------------------------------------------------
+
+
 def test_learned_positions_beyond_the_maximum_are_refused() -> None:
     positions, x = LearnedPositions(8, 5), torch.randn(2, 3, 8)
     torch.testing.assert_close(positions(x, slice(2, 5)), x + positions.table[2:5])
     with pytest.raises(UserError, match=r"sequence has 6 tokens, .* learned 5 positions: .*model\.max_positions"):
         positions(x, slice(3, 6))
+
+
+# --- rotary -----------------------------------------------------------------------------------------------------------
 
 
 def test_rotary_equals_a_complex_product() -> None:

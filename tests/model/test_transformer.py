@@ -1,5 +1,7 @@
 """The model equals `torch.nn` and ignores padding, neighbours and future tokens: traps 1-5, 7, 10-14, 16, 17."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -50,6 +52,9 @@ def record_outputs(module: nn.Module) -> list[Tensor]:
 
     module.register_forward_hook(keep)
     return outputs
+
+
+# --- equality with torch.nn -------------------------------------------------------------------------------------------
 
 
 Twins = Iterator[tuple[Tensor, Tensor]]
@@ -214,6 +219,9 @@ def test_an_empty_source_does_not_affect_other_sentences(make_model: MakeModel, 
         torch.testing.assert_close(model(src, TGT)[0], model(SRC, TGT)[0])
 
 
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_close_to_fp32(make_model: MakeModel, dtype: torch.dtype) -> None:
     """Trap 5: also with padding and an empty source, where the fill value of the mask matters."""
@@ -289,6 +297,9 @@ def test_a_checkpoint_loads_with_another_table_length(make_model: MakeModel) -> 
     model(torch.full((1, 600), 5), TGT[:1])
     assert not any("positions" in name for name in model.state_dict())
     make_model(rough=0.1).load_state_dict(model.state_dict())
+
+
+# --- inputs and outputs --------------------------------------------------------------------------------------------
 
 
 def test_the_model_does_not_modify_its_inputs(make_model: MakeModel) -> None:

@@ -1,5 +1,7 @@
 """Every variant of the architecture: all pairs of values, all presets, and the meaning of each key."""
 
+from __future__ import annotations
+
 import copy
 import itertools
 import math
@@ -122,6 +124,9 @@ def test_every_pair_of_values_works(make_model: MakeModel, settings: dict[str, A
     check_model(make_model(d_model=16, n_heads=4, rough=0.1, **settings), tmp_path)
 
 
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_every_preset_works(make_model: MakeModel, preset: Path, tmp_path: Path) -> None:
     """With the heads and layers of the preset, at a small width."""
@@ -144,6 +149,9 @@ def test_presets_of_the_paper_have_its_number_of_parameters(preset: str, d: int,
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == 37_000 * d + 6 * encoder + 6 * decoder
     assert count / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+# --- meaning of the keys ----------------------------------------------------------------------------------------------
 
 
 def test_rms_norm_does_not_overflow_in_fp16() -> None:
@@ -262,6 +270,9 @@ def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel
     values = memory.values.repeat_interleave(2, dim=1)
     wanted = attention(queries, memory, (SRC != PAD)[:, None, None])
     torch.testing.assert_close(attention.output((encoder[0] @ values).transpose(1, 2).flatten(2)), wanted)
+
+
+# --- invalid values ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

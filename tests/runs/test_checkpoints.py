@@ -1,5 +1,7 @@
 """Checkpoints: saving, loading, damage, and which of them are kept."""
 
+from __future__ import annotations
+
 import errno
 import io
 import math
@@ -307,6 +309,9 @@ def test_a_checkpoint_above_the_limit_of_file_sizes_names_the_limit(limit: int, 
             save(info_of(run, 7), make_model(1.0), {"momentum": [torch.zeros(100_000) for _ in range(9)]})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+# --- Comparison of checkpoints by their scores ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0), ("chrf++", 3.0)])

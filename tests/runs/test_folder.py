@@ -1,5 +1,7 @@
 """The run folder: its files, its format, and finding checkpoints."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os

@@ -4,6 +4,8 @@ Each hostile folder is a copy of the tiny run with crafted settings or files. A 
 or does what it is asked for, and nothing else.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import pickle
@@ -471,6 +473,9 @@ def test_a_checkpoint_that_lists_wrong_files_is_refused(files: Any, run: Path) -
     path.write_text(body + text[text.rstrip().rindex("\n") :], encoding="utf-8")
     with pytest.raises(UserError, match=r"checkpoint.json: "):
         RunFolder(run).find_checkpoint("last")
+
+
+# --- Python files of the current folder -------------------------------------------------------------------------------
 
 
 @pytest.fixture

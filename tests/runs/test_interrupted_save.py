@@ -1,5 +1,7 @@
 """A save that is interrupted at any point loses nothing that was saved before (trap 40)."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

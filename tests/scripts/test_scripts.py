@@ -1,5 +1,7 @@
 """The FLOPs of a training step are those that PyTorch counts."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,12 +46,17 @@ def test_model_flops_equal_those_that_torch_counts(
     assert counter.get_total_flops() == counted + hidden
 
 
+# --- CONTRIBUTING.md lists the modules that training and translating really execute -----------------------------------
+
+
 @pytest.mark.slow
 def test_the_tables_of_the_page_list_the_executed_modules() -> None:
     page = walk.PAGE.read_text(encoding="utf-8")
     for name, expected in walk.describe_walks(walk.walk()).items():
         assert walk.listed_modules(page, name) == expected, "run scripts/walk.py --write"
 
+
+# --- BLEU as in the papers equals explicit calls of sacremoses and sacreBLEU ------------------------------------------
 
 REFERENCES = [
     *(tgt for _, tgt in load_pairs("test")[:40]),
@@ -75,6 +82,8 @@ def test_raw_text_and_moses_tokens_have_the_same_score(language: str) -> None:
     for tokens in (hypotheses, [text.replace("e", "E") for text in hypotheses]):
         assert paper_bleu.paper_bleu(tokens, references, language, is_moses=True) == score
 
+
+# --- scripts/docs_figures.py draws every figure of a run, and docs_session.py shows what a terminal shows -------------
 
 EXAMPLES = docs_figures.Examples("one two three", ("one two", "eins zwei"), ("six", "sechs"), ["one", "eins", "two"])
 

@@ -1,5 +1,7 @@
 """Jobs of clusters: scripts/train.slurm requeues itself at the time limit but not after `scancel`."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

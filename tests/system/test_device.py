@@ -1,5 +1,7 @@
 """Resolving device, precision and threads, and configuring the process."""
 
+from __future__ import annotations
+
 import json
 import os
 import platform
@@ -143,6 +145,9 @@ def test_emulated_bf16_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert not bf16_is_faster(torch.device("cuda"))
     assert not bf16_is_faster(torch.device("mps"))
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Atomic files and folders (trap 40), and what happens on a full disk."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re
@@ -36,6 +38,9 @@ from transformer_mt.system.files import (
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def test_file_is_replaced_in_one_step(tmp_path: Path) -> None:
@@ -339,6 +344,9 @@ def test_an_error_leaves_no_files(path: Path) -> None:
     assert not [*path.parent.iterdir()]
     build_cached(path, partial(write, path))
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
+
+
+# --- Sizes in messages, and the place where a path would be created ---------------------------------------------------
 
 
 def test_nearest_existing_folder_is_where_a_path_would_be_created(

@@ -1,5 +1,7 @@
 """The environment that `torchrun` and SLURM set."""
 
+from __future__ import annotations
+
 import os
 import signal
 import socket
@@ -41,6 +43,8 @@ def test_restarts_of_torchrun_and_slurm_are_added(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
     assert restart_count() == 5
 
+
+# --- Stop signals, in a process of their own --------------------------------------------------------------------------
 
 IN_A_LIBRARY = """
 import hashlib, sys

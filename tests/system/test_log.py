@@ -1,5 +1,7 @@
 """Messages on standard error."""
 
+from __future__ import annotations
+
 import io
 import sys
 import time
@@ -45,6 +47,8 @@ def test_log_continues_silently_when_the_reader_has_gone(monkeypatch: pytest.Mon
     sys.stderr.close()
 
 
+# --- Text that is shown to a person -----------------------------------------------------------------------------------
+
 CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
 BIDIRECTIONAL = [*"\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"]
 
@@ -74,6 +78,9 @@ def test_a_message_keeps_its_line_feeds(capsys: pytest.CaptureFixture[str]) -> N
     log("one\x1b]0;title\x07\n\ttwo\r")
     assert capsys.readouterr().err == "one\\x1b]0;title\\x07\n\ttwo\\r\n"
     assert make_visible("\n\t") == "\\n\\t" and make_visible("\n\t", keep=LAYOUT) == "\n\t"
+
+
+# --- Progress of long commands ----------------------------------------------------------------------------------------
 
 
 def test_a_log_file_gets_few_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """OpenMP threads sleep while other programs use the cores, and no bit of a result changes."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

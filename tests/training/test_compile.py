@@ -1,5 +1,7 @@
 """Compiled layers compute what plain layers compute, for batches of any size."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Training with several processes gives the result of one process (trap 23)."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -3,6 +3,8 @@
 Traps 17, 19, 20, 21 and 22.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -81,6 +83,9 @@ def assert_near(found: Tensor | tuple[Tensor, ...], wanted: Tensor | tuple[Tenso
         assert ours.dtype == torch.float32
         scale = 1.0 if tolerance < 0.01 else theirs.detach().abs().max().item()
         torch.testing.assert_close(ours, theirs.float(), rtol=tolerance, atol=tolerance * scale)
+
+
+# --- value and gradient -----------------------------------------------------------------------------------------------
 
 
 @PADS
@@ -194,6 +199,9 @@ def test_batch_of_padding_has_loss_0(is_explicit: bool) -> None:
     ours = compute(problem, 5, is_explicit=is_explicit)
     assert not any(map(bool, ours))
     assert all(torch.all(slope == 0) for slope in gradients(ours, problem))
+
+
+# --- with a model -----------------------------------------------------------------------------------------------------
 
 
 def ragged(pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:

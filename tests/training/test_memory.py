@@ -1,5 +1,7 @@
 """Prediction of peak memory, its lack of side effects, and `batches.tokens: auto`."""
 
+from __future__ import annotations
+
 import gc
 import re
 from collections.abc import Callable
@@ -107,6 +109,9 @@ def test_prediction_advises_if_the_largest_batch_does_not_fit(make_stream: MakeS
         message = memory.predict_memory(stream, device, CPU, step_bytes).describe()
         assert re.search(r"does not fit into .* split.* lower batches\.tokens or data\.max_length", message)
     assert memory.predict_memory(stream, Device(most_cells(stream)), CPU).fits
+
+
+# --- no side effects --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("runs_out", [False, True])

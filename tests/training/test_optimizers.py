@@ -1,5 +1,7 @@
 """Adam, AdamW and Muon against their formulas, and the parameters of weight decay and Muon in every preset."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -108,6 +110,8 @@ def test_adam_refuses_weight_decay() -> None:
         OptimizerConfig(weight_decay=0.1)
 
 
+# --- what decays ------------------------------------------------------------------------------------------------------
+
 MATRIX = re.compile(
     r"(en|de)coder\.layers\.\d+\.((self|cross)_attention\.\w+|feed_forward\.(inner|outer))\.weight|output\.weight"
 )
@@ -158,6 +162,8 @@ def test_muon_updates_layer_matrices_and_adam_the_rest(config: ModelConfig) -> N
     for name, group in moved.items():
         assert sum(group["rows"]) == len(group["params"][0]), name
 
+
+# --- Muon against its formula, computed from singular values in double precision --------------------------------------
 
 SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
 

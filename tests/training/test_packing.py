@@ -1,5 +1,7 @@
 """Packed batches give the same loss and gradients as the padded batches that they were made of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

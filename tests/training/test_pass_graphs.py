@@ -1,5 +1,7 @@
 """Replayed passes give the same weights as passes that are computed one operator at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, cast
 

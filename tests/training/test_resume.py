@@ -1,5 +1,7 @@
 """A run that was stopped, killed or extended ends with the same bits as an uninterrupted one (traps 40, 41, 42)."""
 
+from __future__ import annotations
+
 import json
 import os
 import random
@@ -318,6 +320,8 @@ def test_resume_truncates_curves_to_the_checkpoint(text: Path, tmp_path: Path) -
     losses = [entry for line in run.metrics.read_text().splitlines() if "train/loss" in (entry := json.loads(line))]
     assert [entry["step"] for entry in losses] == [3, 6, 9]
 
+
+# --- Training states of strangers: tensors that do not fit their parameter, and impossible values, are refused --------
 
 State = dict[str, Any]
 

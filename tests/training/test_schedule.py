@@ -1,5 +1,7 @@
 """Learning-rate schedules against their closed forms, torch's own, and what holds of any."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +48,9 @@ def peak_of(config: dict[str, Any]) -> float:
 
 def steps_of(config: dict[str, Any]) -> range:
     return range(1, max(3 * config["warmup_steps"], config.get("total_steps", 0)) + 10)
+
+
+# --- what holds of any ------------------------------------------------------------------------------------------------
 
 
 @every

@@ -1,5 +1,7 @@
 """The train step minimises the mean loss per label, whatever the micro-batches are (traps 19, 23)."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from pathlib import Path

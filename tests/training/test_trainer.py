@@ -1,5 +1,7 @@
 """The training loop: skipped steps, divergence, stop signals, splitting, averaging and the log."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

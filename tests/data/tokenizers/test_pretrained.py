@@ -1,5 +1,7 @@
 """Loading of existing tokenizers: same ids as the original, without its special tokens and templates."""
 
+from __future__ import annotations
+
 import io
 import json
 import sys
@@ -112,6 +114,9 @@ def test_loaded_vocabulary_supports_subword_sampling(kind: str, tmp_path: Path) 
     drawn = [resample(ids, 0, 0, row) for row, ids in enumerate(coded)]
     assert found.decode(drawn) == found.decode(coded)
     assert sum(map(len, drawn)) > sum(map(len, coded))
+
+
+# --- of a run ---------------------------------------------------------------------------------------------------------
 
 
 def test_tokenizers_of_a_run_can_be_reused(tmp_path: Path) -> None:
@@ -241,6 +246,8 @@ def test_missing_sentencepiece_package_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UserError, match=r"transformer_mt\[sentencepiece\]"):
         load_file(tmp_path / "spm.model")
 
+
+# --- Tokenizers of strangers: growth, padding, ids and regular expressions without end --------------------------------
 
 Content = dict[str, Any]
 

@@ -1,5 +1,7 @@
 """Subword sampling: same text, distribution of the papers, and a pure function of seed, epoch, side and row."""
 
+from __future__ import annotations
+
 import json
 import math
 import random

@@ -1,5 +1,7 @@
 """Tokenizers: any text round-trips (trap 31), and no text encodes to a reserved symbol (trap 30)."""
 
+from __future__ import annotations
+
 import itertools
 import json
 from collections.abc import Sequence
@@ -175,6 +177,9 @@ def test_control_symbols_follow_the_vocabulary(kind: str) -> None:
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (n, n + 1, n + 2, n + 3)
     assert tokenizer.encode([]) == [] and tokenizer.encode([""]) == [[]]
     assert tokenizer.decode([]) == [] and tokenizer.decode([[]]) == [""]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

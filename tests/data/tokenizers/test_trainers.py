@@ -1,5 +1,7 @@
 """Training of each kind of vocabulary, pre-tokenization, normalization, and refused settings."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections import Counter
@@ -145,6 +147,8 @@ def test_sample_is_uniform_deterministic_and_of_exact_size() -> None:
     assert len(met) == 40
     assert all(5 <= count <= 45 for count in met.values())  # of 25 expected, almost five standard deviations
 
+
+# --- pre-tokenization -------------------------------------------------------------------------------------------------
 
 BOUNDARY_CASES: list[tuple[list[str], str, list[str]]] = [
     (["whitespace", "punctuation", "digits"], "in 20, don't!", [" in", " 2", "0", ",", " don", "'", "t", "!"]),

@@ -1,5 +1,7 @@
 """The generated quickstart corpus: fixed content, one translation per sentence, and no leakage between splits."""
 
+from __future__ import annotations
+
 import gzip
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """Changed copies of a test set, and the scores of systems with known strengths."""
 
+from __future__ import annotations
+
 import pytest
 
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Texts

@@ -1,5 +1,7 @@
 """Explanations are compared with the step-by-step decoder, and with `score`."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Likely reasons of bad translations, in constructed explanations."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

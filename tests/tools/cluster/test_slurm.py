@@ -1,5 +1,7 @@
 """Failed and interrupted jobs of Slurm."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """Files of documents: formats by suffix, and encodings."""
 
+from __future__ import annotations
+
 import gzip
 from pathlib import Path
 

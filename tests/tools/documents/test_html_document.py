@@ -1,5 +1,7 @@
 """HTML pages: segments, and everything around them is kept."""
 
+from __future__ import annotations
+
 from typing import Any
 from xml.parsers import expat
 

@@ -1,5 +1,7 @@
 """Markdown: the structure of blocks and inline elements is kept."""
 
+from __future__ import annotations
+
 import pytest
 from document_helpers import Translate, fill, identity, parse, rotate, sources, upper
 from hypothesis import given, settings

@@ -5,6 +5,8 @@ With `TMT_EXAMPLES=5000` in the environment, each run tries that many mutations 
 
 # ruff: noqa: E501  (seeds are documents)
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """PO, XLIFF, TMX, JSON and subtitles: what is translated, and everything else is kept."""
 
+from __future__ import annotations
+
 import gettext
 import html
 import itertools
@@ -446,6 +448,9 @@ def test_dashes_of_dialogues_may_follow_tags() -> None:
     assert fill(parse(text, "srt"), upper) == text.replace("The dog", "THE DOG").replace("Who", "WHO")
 
 
+# --- WebVTT -----------------------------------------------------------------------------------------------------------
+
+
 def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
     assert sources(parse(VTT, "vtt")) == [
         "The old dog <i>sleeps</i> & x on the <ruby>sofa<rt>couch</rt></ruby>",
@@ -468,6 +473,9 @@ def test_lines_of_white_space_do_not_end_a_cue_of_webvtt(cue: str, newline: str,
     assert " ".join(translated.split()) == f"WEBVTT 00:01.000 --> 00:02.000 {' '.join(written.split())} NOTE x"
     assert translated.count(newline) <= text.count(newline)
     assert fill(parse(text, "vtt"), identity) == text
+
+
+# --- TMX --------------------------------------------------------------------------------------------------------------
 
 
 def test_units_of_tmx_without_the_target_language_get_a_segment() -> None:
@@ -541,6 +549,9 @@ def test_a_json_string_with_half_a_character_is_not_translated() -> None:
     assert fill(parse(text, "json"), upper) == text.replace("dog", "DOG")
 
 
+# --- wrong input ------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("document_format", "text", "line", "message"),
     [
@@ -563,6 +574,9 @@ def test_broken_documents_are_refused_with_a_line(
     with pytest.raises(DocumentError, match=message) as error:
         parse(text, document_format)
     assert error.value.line == line
+
+
+# --- languages --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Runs and translators that exports read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """`tmt export --to argos` writes packages of Argos Translate."""
 
+from __future__ import annotations
+
 import json
 import zipfile
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """`tmt export` writes CTranslate2 folders, and run folders with weights only."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """An exported model translates and scores as ours does, for every variant that CTranslate2 supports."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`tmt translate --engine ctranslate2` gives the translations of the run, or refuses what CTranslate2 lacks."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from subprocess import CompletedProcess

@@ -1,5 +1,7 @@
 """`decoding.engine`: which engine translates a run, and the cache of models that were converted for CTranslate2."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess

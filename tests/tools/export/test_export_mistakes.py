@@ -1,5 +1,7 @@
 """A mistake, an interruption or a full disk ends an export with one message, and leaves nothing."""
 
+from __future__ import annotations
+
 import errno
 import sys
 from importlib.util import find_spec

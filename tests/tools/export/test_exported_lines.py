@@ -1,5 +1,7 @@
 """`exported_lines.py` of an exported folder reads and writes lines as `tmt translate` does."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

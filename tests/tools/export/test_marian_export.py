@@ -1,5 +1,7 @@
 """A model of Transformers that was imported and exported again computes what it computed before."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

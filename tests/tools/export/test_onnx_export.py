@@ -1,5 +1,7 @@
 """`tmt export --to onnx` writes graphs and a search that compute what the model and our search compute."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

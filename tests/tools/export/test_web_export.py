@@ -3,6 +3,8 @@
 The page needs Chromium, and the libraries in `node_modules` of the repository: `web_export.INSTALL` writes them.
 """
 
+from __future__ import annotations
+
 import json
 import shutil
 import time

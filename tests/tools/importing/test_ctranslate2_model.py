@@ -1,5 +1,7 @@
 """An imported model of CTranslate2 scores and translates as CTranslate2 does."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import tempfile

@@ -1,5 +1,7 @@
 """Sources that cannot be imported are refused by name, before anything is written, and nothing in them is executed."""
 
+from __future__ import annotations
+
 import json
 import os
 import pickle

@@ -1,5 +1,7 @@
 """An imported model computes what it computes in Transformers: pieces, logits and beams."""
 
+from __future__ import annotations
+
 import json
 import random
 import shutil
@@ -275,6 +277,8 @@ def test_ctranslate2_converts_the_source_to_the_same_model(tmt: Tmt, tmp_path: P
     assert sum(same) >= 38  # the search of CTranslate2 ends by another rule at the length limit
 
 
+# --- SentencePiece models keep their segmentation when their pieces get other ids -------------------------------------
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "bytes": {"byte_fallback": True},
@@ -323,6 +327,8 @@ def test_pieces_that_a_vocabulary_lacks_are_not_used(tmp_path: Path) -> None:
         tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, kept))
         assert tokenizer.decode(tokenizer.encode(lines[:100])) == lines[:100]
 
+
+# --- Training of an imported model beside Transformers and PyTorch's own optimizer ------------------------------------
 
 RATE = 1e-3
 
@@ -379,6 +385,8 @@ precision: fp32
     assert theirs[-1] < theirs[0] - 0.5
     assert ours == pytest.approx(theirs, rel=1e-4)
 
+
+# --- Pruning keeps the pieces that a text needs: the same segmentation of the text, and the same logits ---------------
 
 TO_PRUNE: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "two segmenters": (make_marian, {"tags": ("fra", "por")}, "por"),

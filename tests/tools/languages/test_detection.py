@@ -1,5 +1,7 @@
 """Detection of languages, and their names."""
 
+from __future__ import annotations
+
 import pytest
 
 from transformer_mt.tools.languages.detection import describe_other_language, detect_language, language_name

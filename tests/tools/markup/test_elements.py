@@ -1,5 +1,7 @@
 """Pairing of tags, and the check of the guarantee for protected elements."""
 
+from __future__ import annotations
+
 import random
 import re
 
@@ -95,6 +97,9 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
 )
 def test_spaces_are_outside_tags_and_between_words(source: str, parts: list[str | int], expected: str) -> None:
     assert arrange_spaces(parts, mark_tags(source)).surface == expected
+
+
+# --- Which parts of a text are protected ------------------------------------------------------------------------------
 
 
 def surfaces(text: str, *patterns: str) -> list[str]:

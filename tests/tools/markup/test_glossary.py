@@ -1,5 +1,7 @@
 """Reading of glossaries, and matching of terms, compared with a regular expression."""
 
+from __future__ import annotations
+
 import random
 import re
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Translation of text with protected elements, which are placed by word alignment."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from dataclasses import replace

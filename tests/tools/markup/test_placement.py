@@ -1,5 +1,7 @@
 """Placement of elements by word alignment, and division of text with elements into chunks."""
 
+from __future__ import annotations
+
 import random
 
 import pytest

@@ -1,5 +1,7 @@
 """Search with required terms, compared with exhaustive search and with plain definitions."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import random

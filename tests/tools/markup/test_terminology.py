@@ -1,5 +1,7 @@
 """Translation with a glossary: its terms are used, and nothing else changes."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from pathlib import Path

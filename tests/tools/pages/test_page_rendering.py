@@ -1,5 +1,7 @@
 """HTML pages from templates."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -45,6 +47,9 @@ def test_text_and_drawings_have_the_contrast_of_wcag_aa(theme: int) -> None:
     for background in ("page", "box"):
         assert all(contrast(colours[name], colours[background]) >= 4.5 for name in ("text", "dim", "warning"))
         assert all(contrast(colours[name], colours[background]) >= 3 for name in ("first", "second"))
+
+
+# --- Geometry of charts -----------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)

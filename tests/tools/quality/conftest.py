@@ -1,5 +1,7 @@
 """A corpus in shards."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Detection of lines from which two texts no longer correspond, and the lexicon that it uses."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -132,6 +134,8 @@ def test_lexicon_learns_from_fewer_sentences_if_they_are_long(monkeypatch: pytes
     assert lexicon.probabilities[lexicon.src_ids["one"]].any()
     assert not lexicon.probabilities[lexicon.src_ids["three"]].any()
 
+
+# --- The brief check at the start of a training -----------------------------------------------------------------------
 
 Pair = tuple[str, str]
 

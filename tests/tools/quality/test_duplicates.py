@@ -1,5 +1,7 @@
 """Hashes, repeated rows against a dictionary, and near duplicates against a comparison of all texts."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from functools import cache
@@ -89,6 +91,8 @@ def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
     found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"))
     assert read_all(found) == find_expected_duplicates([pairs[row] for row in rows.tolist()], "pair", normalized=False)
 
+
+# --- Near duplicates against a comparison of all texts with each other ------------------------------------------------
 
 WORDS = (
     "a the man woman two dogs children run sits beside yellow boat across river reading newspaper mountain 山 собака"

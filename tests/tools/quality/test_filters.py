@@ -1,5 +1,7 @@
 """Each filter on small corpora: what it removes, and what it keeps."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,5 +1,7 @@
 """Signals of single pairs, each on text of several scripts."""
 
+from __future__ import annotations
+
 import unicodedata
 
 import pytest
@@ -106,6 +108,9 @@ def test_an_entity_that_is_found_is_decoded_within_the_line(text: str) -> None:
 @pytest.mark.parametrize("text", ["A man , old .", "▁A ▁man", "A walk@@ ing man", "Don ￭'￭ t", "狗 在 花 园"])
 def test_tokens_are_recognised(text: str) -> None:
     assert signals.is_tokenized(text) and not signals.is_tokenized("A man, old.")
+
+
+# --- normalisation ----------------------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=30))

@@ -1,5 +1,7 @@
 """The guard against visible faults, with an engine that says what a table says."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations

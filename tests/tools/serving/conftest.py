@@ -1,5 +1,7 @@
 """A client of the application with the tiny run, and of services with other limits."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The HTTP API with the tiny run: answers, and refusals of wrong requests."""
 
+from __future__ import annotations
+
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -232,6 +234,8 @@ def test_answers_fit_the_openapi_description(client: TestClient) -> None:
         jsonschema.Draft202012Validator(schema).validate(answer.json())
 
 
+# --- HTML in the HTTP API: tags are kept, and only text is translated -------------------------------------------------
+
 PAGE = "<html><h1>one two three</h1>\n<p class='a'>three <b>two</b> one<br> &copy; <code>one</code></p><p>eight</html>"
 
 
@@ -261,6 +265,8 @@ def test_the_language_of_a_page_is_detected_from_its_text(client: TestClient) ->
     answer = translate(client, f"<!-- deutsch auf der und die -->{german}", source="auto", format="html")
     assert answer["detectedLanguage"]["language"] == "en"
 
+
+# --- Any request gets an answer of the API: a translation, or an error in the form of LibreTranslate ------------------
 
 FRAGMENTS = ("<b>", "<", "&#x110000;", "\0", "\n", "\r", "\ud800", "\u2028", "</s>", "字", "😀")
 text = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=10), max_size=5).map("".join)

@@ -1,5 +1,7 @@
 """The batching worker, with translators of plain Python that the tests control."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence

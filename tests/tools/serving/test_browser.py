@@ -1,5 +1,7 @@
 """The web page in Chromium: typing, files and hostile text."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path

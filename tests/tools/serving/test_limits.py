@@ -1,5 +1,7 @@
 """Limits, API keys, time-outs and disconnections: what is refused, and what is dropped."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

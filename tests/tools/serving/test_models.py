@@ -1,5 +1,7 @@
 """Loading of models: language pairs, and new checkpoints while serving."""
 
+from __future__ import annotations
+
 import shutil
 from itertools import permutations
 from pathlib import Path

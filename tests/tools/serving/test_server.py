@@ -1,5 +1,7 @@
 """The server over real sockets: connection limits, slow clients, signals."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -116,6 +118,9 @@ def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 class Process:

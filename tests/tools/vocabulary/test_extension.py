@@ -1,5 +1,7 @@
 """Extended vocabularies: old text keeps its segmentation, and new rows are means of old ones."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 
