@@ -16,6 +16,8 @@ utilisation: the model's matrix products (see `model_flops`) as a share of the p
 memory: runs our training step on batch after batch of several epochs, with ever new shapes, and prints resident memory.
 """
 
+from __future__ import annotations
+
 import argparse
 import statistics
 import subprocess
@@ -128,6 +130,9 @@ def measure_side(side: str, folder: Path, precision: str) -> float:
     return float(done.stdout)
 
 
+# --- workload ---------------------------------------------------------------------------------------------------------
+
+
 def make_workload(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -> Config:
     """Return the configuration of the workload, with overrides."""
     source = {"src": str(Path(src).resolve()), "tgt": str(Path(tgt).resolve())} if src and tgt else BUILTIN
@@ -161,6 +166,9 @@ def load_workload(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:
     return configuration.load(folder / "config.yaml"), TokenizerPair.load(folder / "tokenizer.json"), batches
 
 
+# --- description ------------------------------------------------------------------------------------------------------
+
+
 def describe_workload(folder: Path, precision: str) -> tuple[float, dict[str, float], dict[str, str]]:
     """Print padding, FLOPs and peak rates. Return FLOPs per target token, peak rates, and each side's precision."""
     config, tokenizers, batches = load_workload(folder)
@@ -185,6 +193,9 @@ def lengths(batches: list[torch.Tensor], pad: int) -> list[int]:
     return [int(n) for ids in batches for n in (ids != pad).sum(1)]
 
 
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
 def watch_memory(folder: Path, precision: str, steps: int) -> None:
     """Train, and print resident memory at some steps and the speed of each thousand steps."""
     config, tokenizers, _ = load_workload(folder)
@@ -207,6 +218,9 @@ def watch_memory(folder: Path, precision: str, steps: int) -> None:
             tokens, start = 0, time.perf_counter()
     if steps > 500:
         print(f"step {steps:,} over step 500: {resident[steps] / resident[500]:.3f}")
+
+
+# --- measurement ------------------------------------------------------------------------------------------------------
 
 
 def run_side(side: str, folder: Path, precision: str) -> float:

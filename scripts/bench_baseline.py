@@ -1,5 +1,7 @@
 """What the benchmark compares with: a plain loop around `torch.nn.Transformer`, and the peak rate of the machine."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 
@@ -77,6 +79,8 @@ def baseline_step(config: Config, tokenizers: TokenizerPair, precision: str) -> 
 
     return step
 
+
+# --- model FLOPs utilisation ------------------------------------------------------------------------------------------
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRODUCT = {"cpu": (4096, 1024, 1024), "mps": (4096, 4096, 4096), "cuda": (8192, 8192, 8192)}

@@ -8,6 +8,8 @@ folder (such as /sys/fs/cgroup/half, with a `cpu.max` of one core) exists. The s
 entries after step 60. All trainings must end with the same weights.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import statistics

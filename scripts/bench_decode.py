@@ -12,6 +12,8 @@ The latency is that of a sentence of about 15 words: for the whole command with 
 model is loaded.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import statistics
@@ -112,6 +114,9 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
     return json.loads(done.stdout)
 
 
+# --- in the subprocess ------------------------------------------------------------------------------------------------
+
+
 def measure(args: argparse.Namespace) -> None:
     """Print sentences per second for each batch size, and the translations, as JSON."""
     texts = list(read_lines(args.src))
@@ -169,6 +174,9 @@ def load(args: argparse.Namespace, side: str, texts: Sequence[str]) -> Translato
     precision, engine = ("auto", "auto") if side == "auto" else (side, "torch")
     options = LoadOptions(device="cpu", threads=args.threads, precision=precision, split="never", owns_process=True)
     return load_translator(args.run, options, beam=args.beam, engine=engine, guard=False)
+
+
+# --- latency ----------------------------------------------------------------------------------------------------------
 
 
 def measure_latency(args: argparse.Namespace) -> None:

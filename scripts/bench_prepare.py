@@ -7,6 +7,8 @@ The pairs are random words with a Zipf distribution, translated word by word. 2 
 that of the largest process, without the pages of mapped files.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

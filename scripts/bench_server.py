@@ -12,6 +12,8 @@ The clients run in this process, on the same cores as the server. Without --src 
 of the built-in corpus.
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import itertools

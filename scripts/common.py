@@ -1,5 +1,7 @@
 """What the scripts share: arguments, `tmt` commands, and figures of processes and rounds."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import subprocess

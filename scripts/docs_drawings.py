@@ -123,6 +123,9 @@ def draw_grid(axes: Any, values: NDArray[Any], rows: Sequence[str], columns: Seq
     axes.tick_params(length=0)
 
 
+# --- the whole model --------------------------------------------------------------------------------------------------
+
+
 @plot_style()
 def draw_architecture() -> Figure:
     """Draw encoder and decoder with their sub-layers."""
@@ -157,6 +160,9 @@ def draw_architecture() -> Figure:
     draw_arrow(axes, (7.5, 7.1), (7.5, 7.6))
     axes.text(7.5, 7.75, "probabilities of the next token  [B, T, V]", ha="center", fontsize=9)
     return figure
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
 
 
 @plot_style()
@@ -270,6 +276,9 @@ def draw_activations() -> Figure:
     gated.set(title="swiglu: silu(xW) · xV", xlabel="xW, the gate", xlim=(-4, 4))
     gated.legend(frameon=False)
     return figure
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 @plot_style()

@@ -1,5 +1,7 @@
 """The worked examples of docs/transformer.md, computed with the package. Figures and tests use them."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections import Counter
@@ -16,6 +18,8 @@ from transformer_mt.decoding.search import BeamState, beam_candidates, beam_sear
 from transformer_mt.model.attention import KeysValues, causal_mask, explicit_attention
 from transformer_mt.training.loss import explicit_cross_entropy
 
+# --- byte-pair encoding -----------------------------------------------------------------------------------------------
+
 WORD_COUNTS = {"der": 5, "den": 3, "er": 2, "wieder": 1}
 
 
@@ -27,6 +31,8 @@ def learn_merges(count: int) -> list[str]:
     merges: list[list[str]] = json.loads(backend.to_str())["model"]["merges"]
     return [" ".join(part.replace(" ", "▁") for part in merge) for merge in merges]
 
+
+# --- attention --------------------------------------------------------------------------------------------------------
 
 WORDS = ["the", "dog", "sleeps"]
 QUERIES = torch.tensor([[1.0, 1, 0, 0], [1, 0, 0, 1], [0, 1, 0, 1]])  # [3, E]
@@ -44,6 +50,9 @@ def attention_by_hand(*, causal: bool) -> tuple[Tensor, Tensor]:
     mask = causal_mask(len(WORDS)) if causal else None
     context, weights = explicit_attention(QUERIES[None, None], KeysValues(KEYS[None, None], VALUES[None, None]), mask)
     return context[0, 0], weights[0, 0]
+
+
+# --- label smoothing --------------------------------------------------------------------------------------------------
 
 
 def loss_of_label(probability: float, smoothing: float, vocabulary: int) -> float:

@@ -241,6 +241,9 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
     return figure
 
 
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
 @plot_style()
 def draw_attention(
     title: str, queries: str, keys: str, rows: Sequence[str], columns: Sequence[str], heads: Heads
@@ -314,6 +317,9 @@ def make_attention_figures(translator: Translator, text: str) -> dict[str, Calla
             "self-attention of the decoder", writer, "target piece attended to", written, read, decoder
         ),
     }
+
+
+# --- text and embeddings ----------------------------------------------------------------------------------------------
 
 
 @plot_style()

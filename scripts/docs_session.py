@@ -1,5 +1,7 @@
 """Record a terminal session as SVG: `tmt train` with the quickstart configuration, then `tmt translate`."""
 
+from __future__ import annotations
+
 import json
 import os
 import pty

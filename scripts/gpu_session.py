@@ -14,6 +14,8 @@ optimizers the update of the weights alone
 decode     beam search: milliseconds per position and tokens per second
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import statistics

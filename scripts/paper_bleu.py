@@ -5,6 +5,8 @@
 The files have a text per line: raw, or Moses tokens (`--moses`). Not comparable with the BLEU of `tmt evaluate`.
 """
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -21,6 +21,8 @@ use a separate working folder for that.
 only, so that no choice depends on the test set. The changes:
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 import statistics
@@ -132,6 +134,9 @@ def pair(text: str) -> tuple[str, str]:
     if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(LANGUAGES):
         raise argparse.ArgumentTypeError(f"{text}: name two of {', '.join(LANGUAGES)}, such as en-de")
     return src_lang, tgt_lang
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def system_rows(systems: Sequence[Sequence[SystemRun]]) -> Iterator[str]:

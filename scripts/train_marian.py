@@ -7,6 +7,8 @@ It gives `tmt import` a model that translates, on a machine without a network. W
 to compare with `tmt`. It needs `transformers` and `sentencepiece` (extra dev).
 """
 
+from __future__ import annotations
+
 import argparse
 import io
 import json

@@ -9,6 +9,8 @@ the first function executed there, and the first line of its docstring, unless t
 functions are called only while the package is imported come last.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import os

@@ -1,5 +1,7 @@
 """Write the built-in quickstart corpus, transformer_mt/data/quickstart.tsv.gz, after its grammar has changed."""
 
+from __future__ import annotations
+
 import gzip
 
 from quickstart_corpus.corpus import generate_splits

@@ -1,5 +1,7 @@
 """Write configs/reference.yaml, configs/schema.json and the tables of docs/commands.md after a change of keys."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -18,12 +18,42 @@ from transformer_mt.data.tokenizers.tokenizer import BOS, EOS, PAD, Tokenizer
 sentencepiece = pytest.importorskip("sentencepiece", reason="SentencePiece is not installed")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
-_ODD = (
-    "| |  two  spaces |a\tb|Привет, мир!|Приветы|x Привет y|日本語のテキスト|naïve café|ﬁne ﬂag|e\u0301 vs é|"
-    "👩‍👩‍👧 family|\u200bzero\u200dwidth|<unk> </s> <pad> <s>|<0x41>|▁meta▁|½ Ⅷ ①|\ufdd0x\ufdd1|\ufdd0Привет\ufdd1|"
-    "Straße|ΑΒΓ|İstanbul|a\u00a0b|...…|''\"“”|١٢٣|\ufeffBOM|>>fra<< text"
-)
-ODD_TEXTS = _ODD.split("|")
+ODD_TEXTS = [
+    *(
+        "",
+        " ",
+        "  two  spaces ",
+        "a\tb",
+        "Привет, мир!",
+        "Приветы",
+        "x Привет y",
+        "日本語のテキスト",
+        "naïve café",
+        "ﬁne ﬂag",
+    ),
+    *(
+        "e\u0301 vs é",
+        "👩‍👩‍👧 family",
+        "\u200bzero\u200dwidth",
+        "<unk> </s> <pad> <s>",
+        "<0x41>",
+        "▁meta▁",
+        "½ Ⅷ ①",
+        "\ufdd0x\ufdd1",
+    ),
+    *(
+        "\ufdd0Привет\ufdd1",
+        "Straße",
+        "ΑΒΓ",
+        "İstanbul",
+        "a\u00a0b",
+        "...…",
+        "''\"“”",
+        "١٢٣",
+        "\ufeffBOM",
+        ">>fra<< text",
+    ),
+]
 
 
 def train_sentencepiece(path: Path, lines: Sequence[str], size: int, kind: str = "unigram", **options: Any) -> None:

@@ -150,6 +150,8 @@ def purpose_of(dice: Dice, subject: Nominal) -> Clause:
 
 _PURPOSES = (transitive, transitive, transitive, dative, ditransitive, activity, reflexive)
 
+# --- animals and vehicles ----------------------------------------------------------------------------------------
+
 
 def animal_action(dice: Dice) -> Clause:
     subject = noun_phrase(dice, dice.pick(lexicon.nouns("dog bird cat mouse cow horse")), adjective=0.2)

@@ -124,6 +124,9 @@ def presented(dice: Dice) -> Text:
     return coordinate(first, second)
 
 
+# --- relative clauses --------------------------------------------------------------------------------------------
+
+
 def _head(dice: Dice, noun: Noun) -> NounPhrase:
     plural, described = dice.chance(0.2), dice.chance(0.12)
     return NounPhrase(noun, THE, plural and bool(noun.en_plural), adjective_for(dice, noun) if described else None)

@@ -66,6 +66,8 @@ _BULKY_SPOTS: Spots = (
 )
 SEATS: Spots = (("on", lexicon.nouns("chair bed")), *_BULKY_SPOTS)
 
+# --- goals -------------------------------------------------------------------------------------------------------
+
 
 def _goal(preposition: Preposition, choices: tuple[Noun, ...]) -> Goal:
     return lambda dice, subject: prepositional(preposition, location(dice, dice.pick(choices), subject))

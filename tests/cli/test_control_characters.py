@@ -46,8 +46,13 @@ def test_commands_escape_control_characters_of_data(corpus: Path, tmt: Tmt, monk
 
 def test_messages_escape_control_characters_of_names(tmt: Tmt, tmp_path: Path) -> None:
     name = f"{tmp_path}/\x1b[2J\x9b.yaml"
-    for command in (("train", "--config"), ("check",), ("translate",), ("check", "--write", "new")):
-        done = tmt(*command, name)
+    for command in (
+        ("train", "--config", name),
+        ("check", name),
+        ("translate", name),
+        ("check", name, "--write", "new"),
+    ):
+        done = tmt(*command)
         assert_user_error(done, "\\x1b[2J\\x9b.yaml: no such")
         assert not RAW.search(done.stderr)
     assert not RAW.search(tmt("train", "--\x1b[2J").stderr)

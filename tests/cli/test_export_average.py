@@ -126,7 +126,8 @@ def test_only_the_given_option_is_refused(option: list[str], run: RunFolder, tmt
 )
 def test_wrong_arguments_are_refused(run: RunFolder, tmt: Tmt, words: list[str], message: str) -> None:
     before = sorted(Path("runs").iterdir())
-    assert_user_error(tmt("export", run.path, "--output", "runs/mean", *words), message)
+    done = tmt("export", run.path, "--output", "runs/mean", *words)
+    assert_user_error(done, message)
     assert_user_error(tmt("export", run.path, "--output", "runs", "--average", 2), "runs: exists already; pass a new")
     assert sorted(Path("runs").iterdir()) == before
 

@@ -37,29 +37,47 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
         ((*TRAIN, "--steps", "10"), ("unknown option --steps; did you mean ", "train.max_steps=10?\n")),
+        ((*TRAIN, "--heads", "2"), ("unknown option --heads; did you mean ", "n_heads=2")),
         ((*TRAIN, "--output", "x"), ("there is no --output; name=",)),
         (("init", "--src", "a.en", "--tgt", "a.de"), ("there is no --src; ", "tmt init SRC TGT")),
         (("--config", "tiny.yaml", "train"), ("unknown option --config; ", "after the command")),
         (("train", "tiny.yml"), ("tiny.yml: no such file", "did you mean tiny.yaml?")),
         (("check", "tiny.yml"), ("tiny.yml: no such run folder and no such YAML file", "did you mean tiny.yaml?")),
         (("train", "runs/tiny"), ("runs/tiny: is a directory; pass runs/tiny/config.yaml\n",)),
+        (("config", "runs/tiny"), ("runs/tiny: is a directory; pass runs/tiny/config.yaml\n",)),
         (("plan", "tiny.yaml", "--output", "x"), ("unknown option --output; tmt plan --help lists all arguments\n",)),
+        (
+            ("plan", "tiny.yaml", "--export", "ctranslate2"),
+            ("unknown option --export; tmt plan --help lists all arguments\n",),
+        ),
         (("check", "tiny.yaml", "--html", "x.html"), ("--html was removed; ",)),
         (("translate", "RUN", "--prefix", "x.de", "one"), ("--prefix was removed; ",)),
         (("evaluate", "--hyp", "x.de", "--ref", "y.de"), ("--hyp was removed; ",)),
         (("init", "--", "a.en", "a.de", "--out", "x.yaml"), ("--out ", "put it before --")),
         (("translate", "RUN", "--out", "x", "one"), ("unknown option --out; did you mean --output?\n",)),
         (("translate", "RUN", "--in=x"), ("unknown option --in; did you mean --input?\n",)),
+        (("translate", "RUN", "--score", "one"), ("unknown option --score; did you mean --scores?\n",)),
         (("evaluate", "RUN", "--reference", "x.de"), ("unknown option --reference; did you mean --ref?\n",)),
+        (("evaluate", "RUN", "--foo"), ("unknown option --foo; tmt evaluate --help lists all arguments\n",)),
         (("report", "RUN", "RUN"), ("tmt evaluate A B",)),
         (("serve", "RUN", "--cors", "https://Example.org"), ("--cors: https://Example.org: ",)),
         (("serve", "RUN", "--cors", "https://example.org/"), ("--cors: https://example.org/: ",)),
-        (("translate", "RUN", "-foo"), ("-foo; ", "put -- before a text that begins with a hyphen\n")),
+        (
+            ("translate", "RUN", "-foo"),
+            ("-foo; tmt translate --help lists all arguments; put -- before a text that begins with a hyphen\n",),
+        ),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
-        (("translate", "runs/nope", "one"), ("runs/nope: no such run folder", "`tmt train` makes one")),
+        (
+            ("translate", "runs/nope", "one"),
+            (
+                "runs/nope: no such run folder",
+                "`tmt train` makes one",
+            ),
+        ),
         (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
         (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
         (("translate", "RUN", "--max-length", "1.2.3*source+5"), ("1.2.3*source+5: give a number of tokens",)),
+        (("translate", "RUN", "--max-length", ".*source+5"), ("*source+5: give a number of tokens",)),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -233,6 +251,28 @@ sys.stderr.flush()
 from transformer_mt.cli.main import main
 main(sys.argv[1:])
 """
+INTERRUPTED_TWICE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from transformer_mt.cli.config import Config
+from transformer_mt.cli.main import main
+
+def work(_):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    finally:
+        for _ in range(2):
+            os.kill(os.getpid(), int(sys.argv[1]))
+        print("cleaned up")
+
+Config.execute = work
+main(["config", "x.yaml"])
+"""
+
+
+def is_stop_message(line: str) -> bool:
+    """Return whether a line is the message about a signal that arrived during a long import."""
+    return line.startswith("tmt: stopping")
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -268,25 +308,21 @@ def test_an_interrupt_while_a_module_is_imported_prints_no_traceback(module: str
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         process.wait(timeout=60)  # the input stays open
         _, errors = process.communicate()
-    assert process.returncode in STATUSES and all(line.startswith("tmt: stopping") for line in errors.splitlines())
+    assert process.returncode in STATUSES and all(map(is_stop_message, errors.splitlines()))
 
 
-SIGNALLED_COMMAND = """
+INTERRUPTED_COMMAND = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from transformer_mt.cli.config import Config
 from transformer_mt.cli.main import main
-from transformer_mt.errors import UserError
-
-def kill():
-    os.kill(os.getpid(), int(sys.argv[1]))
 
 class Interrupt:
     def find_spec(self, name, *_):
         if name == "unknown":
-            kill()
+            os.kill(os.getpid(), int(sys.argv[1]))
 
-def interrupt_import(_):
+def work(_):
     try:
         try:
             import unknown
@@ -296,41 +332,17 @@ def interrupt_import(_):
     finally:
         print("cleaned up")
 
-def interrupt_clean_up(_):
-    try:
-        kill()
-    finally:
-        kill()
-        kill()
-        print("cleaned up")
-
-def replace_exception(_):
-    try:
-        kill()
-        signal.pause()
-    except BaseException:
-        raise {"ValueError": ValueError, "UserError": UserError, "OSError": OSError}[sys.argv[3]] from None
-
 sys.meta_path.insert(0, Interrupt())
-Config.execute = globals()[sys.argv[2]]
+Config.execute = work
 main(["config", "x.yaml"])
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
-    ("work", "printed"),
-    [
-        ("interrupt_import", "imported\ncleaned up\n"),
-        ("interrupt_clean_up", "cleaned up\n"),
-        *((f"replace_exception {error}", "") for error in ("ValueError", "UserError", "OSError")),
-    ],
-)
-def test_a_signal_ends_a_command_once_after_its_clean_up(work: str, printed: str, number: signal.Signals) -> None:
-    """A signal during an import or a clean-up is answered after it. A library may replace its exception."""
-    command = [sys.executable, "-c", SIGNALLED_COMMAND, str(int(number)), *work.split()]
+def test_a_signal_during_an_import_in_a_command_is_answered_after_it(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_COMMAND, str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, printed, "")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "imported\ncleaned up\n", "")
 
 
 def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> None:
@@ -340,6 +352,44 @@ def test_a_timer_of_the_calling_program_is_kept(tmt: Tmt, tmp_path: Path) -> Non
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+REPLACED_EXCEPTION = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from transformer_mt.cli.config import Config
+from transformer_mt.cli.main import main
+from transformer_mt.errors import UserError
+
+def work(_):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        signal.pause()
+    except BaseException:
+        raise {"ValueError": ValueError, "UserError": UserError, "OSError": OSError}[sys.argv[2]] from None
+
+Config.execute = work
+main(["config", "x.yaml"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("error", ["ValueError", "UserError", "OSError"])
+def test_signal_ends_the_command_though_a_library_replaces_its_exception(number: signal.Signals, error: str) -> None:
+    command = [sys.executable, "-c", REPLACED_EXCEPTION, str(int(number)), error]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.03, 0.2])
+def test_an_interrupt_soon_after_the_start_prints_no_traceback(wait: float, tiny_run: Path) -> None:
+    process = start("translate", tiny_run)  # waits for its input
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)  # the input stays open
+    output, errors = process.communicate()
+    assert (process.returncode in STATUSES, output) == (True, "") and all(map(is_stop_message, errors.splitlines()))
 
 
 @pytest.mark.slow
@@ -365,9 +415,20 @@ def test_a_signal_while_data_is_read_leaves_no_temporary_files(
     assert not [*tmp_path.rglob("*.tmp")]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")
+
+
 @pytest.mark.parametrize(
     ("redirection", "status", "errors"),
-    [(">&-", 0, ""), ("<&- >&- 2>&-", 0, ""), (">/dev/full", 2, "tmt: standard output")],
+    [
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        (">/dev/full", 2, "tmt: standard output"),
+    ],
 )
 def test_streams_may_be_closed_or_full(redirection: str, status: int, errors: str, in_tiny: Path) -> None:
     command = f"{sys.executable} -m transformer_mt config tiny.yaml {redirection}"

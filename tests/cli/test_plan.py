@@ -25,7 +25,16 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.trainer import StepDone
 
-MEASURED = Measurements(1, 1, 1000, padding=0.1, validation_seconds=1, checkpoint_seconds=1, peak_bytes=10)
+QUICKSTART = configuration.find_preset("quickstart")
+MEASURED = Measurements(
+    setup_seconds=1,
+    step_seconds=1,
+    tokens_per_second=1000,
+    padding=0.1,
+    validation_seconds=1,
+    checkpoint_seconds=1,
+    peak_bytes=10,
+)
 BIG_ENOUGH = Plan(
     name="x",
     hardware="CPU",
@@ -33,15 +42,15 @@ BIG_ENOUGH = Plan(
     threads=1,
     measured=MEASURED,
     parameters=1,
+    memory=MemoryPrediction((1, 1, 1), 10, 100, "cpu"),
     batch_tokens=2048,
     accumulate=1,
     n_pairs=10,
     steps_per_epoch=10,
     steps=1500,
-    memory=MemoryPrediction((1, 1, 1), 10, 100, "cpu"),
+    may_stop_early=False,
     n_validations=2,
     n_checkpoints=2,
-    may_stop_early=False,
 )
 
 
@@ -127,8 +136,9 @@ def test_a_model_that_exceeds_the_memory_is_refused_before_it_is_allocated(
 ) -> None:
     monkeypatch.setattr("transformer_mt.flows.train.make_model", None)
     size = ("model.d_model=65536", "model.encoder.n_layers=50", "name=huge")
-    done = tmt(command, "tiny.yaml", *size)
-    assert_user_error(done, "model: needs ", "TB before the first batch", "lower model.d_mo")
+    assert_user_error(
+        tmt(command, "tiny.yaml", *size), "model: needs ", "TB before the first batch", "lower model.d_mo"
+    )
     assert not (in_tiny / "runs" / "huge").exists()
 
 

@@ -40,8 +40,9 @@ def test_training_finds_everything_in_the_cache(in_tiny: Path, tmp_path: Path, t
 def test_wrong_input_is_refused(
     arguments: tuple[str, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
 ) -> None:
-    done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path}", *arguments)
-    assert_user_error(done, *parts)
+    assert_user_error(
+        tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path}", *arguments), *parts
+    )
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 

@@ -31,12 +31,26 @@ TRAIN = ("train", "--config", "tiny.yaml")
 
 def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) -> None:
     printed = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
-    assert re.match(r"training tiny: \w+ to \w+, on cpu \(precision \w+, threads 1\), until 12 steps", printed[0])
-    assert "data: 50 training pairs, 150 source and 150 target tokens (mean 3.0 and 3.0 a sentence)" in printed
-    assert {"data: 8 pairs in validation", "data: 6 pairs in unseen"} < {*printed}
-    lines = r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s", r"step 4  validation  loss .*\(best so far\)"
-    assert all(any(re.match(line, each) for each in printed) for line in (*lines, "training ended: train.max_steps 12"))
+    assert re.fullmatch(
+        r"training tiny: \w+ to \w+, on cpu \(precision \w+, threads 1\), until 12 steps.*; a validation every 4 .*",
+        printed[0],
+    )
+    assert printed[1:6] == [
+        "data: learning the vocabulary from 50 pairs",
+        "data: the text fills 326 of 340 entries (tokenizer.vocab_size)",
+        "data: 50 training pairs, 150 source and 150 target tokens (mean 3.0 and 3.0 a sentence)",
+        "data: 8 pairs in validation",
+        "data: 6 pairs in unseen",
+    ]
+    assert "step 1 begins; a line every 3 steps (train.log_every)" in printed
+    assert any(
+        re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in printed
+    )
+    assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in printed)
     assert sum(line.startswith("  reference  ") for line in printed) == 3 * 2
+    ended = r"training ended: train.max_steps 12 reached; \d+ seconds in total"
+    assert any(re.fullmatch(ended, line) for line in printed)
+    assert "the run is in runs/tiny; next:" in printed
     assert printed[-2].startswith("tensorboard --logdir runs/tiny  ")
 
 
@@ -81,7 +95,8 @@ def test_auto_threads_are_resolved_again_if_the_process_count_changes(
     def train_and_load_threads(processes: int, cores: int, max_steps: int) -> object:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
-        assert_succeeded(tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}"))
+        done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
+        assert done.returncode == 0, done.stderr
         return configuration.load(run_copy.with_name("shared") / "config.yaml").threads
 
     assert [train_and_load_threads(2, 4, 1), train_and_load_threads(2, 8, 2)] == [2, 2]
@@ -185,8 +200,16 @@ def test_a_refused_resume_changes_nothing(run_copy: Path, tmt: Tmt) -> None:
 def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     done = tmt(*TRAIN, "model.d_ff=64", "seed=7", "keep.last=9")
+    refused_lines = done.stderr[done.stderr.index("tmt: ") :].split("\n")
     assert done.returncode == 2
-    assert "other settings:\n  seed: 1 -> 7\n  model.d_ff: 32 -> 64\nresume with the settings" in done.stderr
+    assert refused_lines == [
+        "tmt: runs/tiny: this run was created with other settings:",
+        "  seed: 1 -> 7",
+        "  model.d_ff: 32 -> 64",
+        "resume with the settings of the run: tmt train --config runs/tiny/config.yaml",
+        "or choose another name (name=...), or start over with tmt train --restart (the old run is moved aside)",
+        "",
+    ]
     assert read_folder(run_copy) == before
 
 
@@ -359,8 +382,14 @@ def test_only_device_auto_warns_of_a_gpu_that_pytorch_cannot_use(
 @pytest.mark.parametrize(
     ("overrides", "part"),
     [
-        (("data.max_length=2",), "none of 50 pairs is left: 0 have an empty side, 50 are longer than"),
-        (("data.validation=null", "data.train={src: W/two, tgt: W/two}"), "2 training pairs are too few to split"),
+        (
+            ("data.max_length=2",),
+            "none of 50 pairs is left: 0 have an empty side, 50 are longer than",
+        ),
+        (
+            ("data.validation=null", "data.train={src: W/two, tgt: W/two}"),
+            "2 training pairs are too few to split some off",
+        ),
         (("device=cuda:99",), "device: cuda:99 is not available"),
         (("scoring.text=moses", "data.tgt_lang=xx"), 'scoring.text: Moses has no rules for "xx"'),
         (("tokenizer.kind=unigram", "tokenizer.sampling=0.1"), "tokenizer.sampling: unigram cannot sample subwords"),

@@ -1,21 +1,24 @@
-"""Configurations in configs/: all load; models of the architectures learn (slow)."""
+"""Configurations in configs/: all load; models of the architectures compute finite states, and learn (slow)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from transformer_mt.flows.configuration import load
-from transformer_mt.model.transformer import Transformer, VocabularySize
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ARCHITECTURES = sorted((CONFIGS / "architectures").glob("*.yaml"))
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
-SIZES = "model.d_model=64 model.d_ff=256 model.encoder.n_layers=2 model.decoder.n_layers=2"
-SMALL_MODEL = [*SIZES.split(), "model.dropout={embedding: 0, residual: 0}"]
+SMALL_MODEL = [
+    "model.d_model=64",
+    "model.d_ff=256",
+    "model.encoder={n_layers: 2}",
+    "model.decoder={n_layers: 2}",
+    "model.dropout={embedding: 0, residual: 0}",
+]
 N_HEADS = {"multiquery_learned_gelu": 2}  # keeps the single key/value head as wide as in the preset
 
 
@@ -31,9 +34,26 @@ def test_a_shipped_configuration_loads_and_names_the_schema(path: Path) -> None:
     assert (path.parent / schema).samefile(CONFIGS / "schema.json")
 
 
+@pytest.mark.parametrize("preset", ARCHITECTURES, ids=lambda path: path.stem)
+def test_small_model_of_an_architecture_computes_finite_states(preset: Path) -> None:
+    import torch
+
+    from transformer_mt.model.transformer import Transformer, VocabularySize
+
+    vocabulary = VocabularySize(10, pad_id=7)
+    model = Transformer(load(preset, small_model(preset)).model, vocabulary, vocabulary)
+    states = model(torch.tensor([[1, 2, 3], [4, 7, 7]]), torch.tensor([[5, 6], [5, 1]]))
+    assert states.shape == (2, 2, 64)
+    assert states.isfinite().all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ARCHITECTURES, ids=lambda path: path.stem)
 def test_small_model_of_an_architecture_learns_to_reverse_digits(preset: Path) -> None:
+    import torch
+
+    from transformer_mt.model.transformer import Transformer, VocabularySize
+
     torch.manual_seed(1)
     pad, bos, eos, first_digit, size = 0, 1, 2, 3, 13
     model = Transformer(load(preset, small_model(preset)).model, *[VocabularySize(size, pad)] * 2)

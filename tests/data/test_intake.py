@@ -125,8 +125,9 @@ def test_a_moses_archive_is_read() -> None:
 
 
 def test_a_wrong_archive_is_refused() -> None:
-    error = error_of(table=make_archive(MOSES), src_column="fr")
-    assert error.startswith("a.zip: has no file that ends in .fr, only in")
+    assert error_of(table=make_archive(MOSES), src_column="fr").startswith(
+        "a.zip: has no file that ends in .fr, only in"
+    )
     unequal = error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n"}))
     assert unequal.startswith("a.zip/T.de-en.en has 1 lines, a.zip/T.de-en.de has 2 lines")
     assert error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n\0\n"})).startswith("a.zip/T.de-en.en:2: ")
@@ -267,7 +268,13 @@ def test_documents_are_refused_as_text_by_their_names() -> None:
         assert error_of(src="b.de", tgt=name).startswith(f"{name}: is ")
 
 
-@pytest.mark.parametrize("content", ["1\r\n00:00:01,000 --> 00:00:02,000\r\nHi\r\n", "\ufeffWEBVTT\n\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1\r\n00:00:01,000 --> 00:00:02,000\r\nHi\r\n",
+        "\ufeffWEBVTT\n\n",
+    ],
+)
 def test_documents_are_refused_as_text_by_their_beginning(content: str) -> None:
     write("a.en", content)
     assert error_of(src="a.en", tgt=write("b.de", "y\n")).startswith("a.en: is ")

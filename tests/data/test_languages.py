@@ -18,7 +18,11 @@ def test_valid_codes_are_returned_unchanged() -> None:
 
 @pytest.mark.parametrize(
     ("code", "remedy"),
-    [("jp", "country code.*write ja"), ("japanese", "not a language code.*such as"), ("", "such as")],
+    [
+        ("jp", "country code.*write ja"),
+        ("japanese", "not a language code.*such as"),
+        ("", "such as"),
+    ],
 )
 def test_invalid_codes_are_refused_with_a_remedy(code: str, remedy: str) -> None:
     """Otherwise BLEU would tokenize Japanese or Chinese at spaces."""
@@ -36,7 +40,12 @@ def test_tgt_lang_option_refuses_a_country_code(tmt, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "short"),
-    [("zh zh-Hant-HK ZH zh_TW zho zho_Hans cmn yue", "zh"), ("vie", "vi"), ("pes_Arab", "fa"), ("nob", "nb")],
+    [
+        ("zh zh-Hant-HK ZH zh_TW zho zho_Hans cmn yue", "zh"),
+        ("vie", "vi"),
+        ("pes_Arab", "fa"),
+        ("nob", "nb"),
+    ],
 )
 def test_primary_language_is_the_two_letter_code_if_there_is_one(codes: str, short: str) -> None:
     assert {*map(primary_language, codes.split())} == {short}

@@ -256,6 +256,12 @@ def test_an_epoch_holds_every_pair_once(bounds: list[int]) -> None:
             assert sorted(np.concatenate(rows).tolist()) == list(range(first, end))
 
 
+def test_order_depends_on_seed_and_epoch() -> None:
+    orders = [as_lists(epoch_of(make_plan(seed), epoch)) for seed, epoch in ((1, 0), (1, 1), (2, 0), (1, 0))]
+    assert orders[0] == orders[3]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
 def test_shapes_are_those_of_the_batches() -> None:
     plan = make_plan()
     batches = [*plan.shortest_first()]
@@ -265,3 +271,25 @@ def test_shapes_are_those_of_the_batches() -> None:
     assert as_lists(map(plan.rows_of_shape, range(len(found)))) == as_lists(batches)
     for epoch in (0, 1):
         assert Counter(map(len, epoch_of(plan, epoch))) == Counter(n for n, *_ in found)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_resumed_stream_yields_the_same_batches(
+    world_size: int, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
+) -> None:
+    """Steps of three batches span epochs. Ranks share them."""
+    corpus = make_corpus(*([[100 + row] * n for row, n in enumerate(side)] for side in LENGTHS.tolist()))
+
+    def make_stream() -> BatchStream:
+        return BatchStream.plain(corpus, small_tokenizers, TOKENS, 1)
+
+    stream, position, whole = make_stream(), StreamPosition(), list[list[list[int]]]()
+    for _ in range(len(stream.plan)):
+        before = position
+        batches, position = stream.take(position, 3)
+        whole.append([batch.rows.tolist() for batch in batches])
+        parts = [make_stream().take(before, 3, rank, world_size)[0] for rank in range(world_size)]
+        assert [part.rows.tolist() for rank in zip(*parts, strict=True) for part in rank] == whole[-1]
+    assert position == StreamPosition(3, 0)
+    rows = [row for step in whole for batch in step for row in batch]
+    assert Counter(rows) == dict.fromkeys(range(N), 3)

@@ -118,7 +118,13 @@ def test_lower_source_changes_the_configured_share_of_the_sources(
 
 
 @pytest.mark.parametrize(
-    "options", [{"lower_source": 1.0}, dict.fromkeys(PAIR_MODIFIERS, 0.5), dict.fromkeys(PAIR_MODIFIERS, 1.0)], ids=str
+    "options",
+    [
+        {"lower_source": 1.0},
+        dict.fromkeys(PAIR_MODIFIERS, 0.5),
+        dict.fromkeys(PAIR_MODIFIERS, 1.0),
+    ],
+    ids=str,
 )
 def test_no_pair_is_lost_and_no_batch_exceeds_the_budget(
     options: dict[str, float], corpus: EncodedCorpus, small_tokenizers: TokenizerPair

@@ -39,11 +39,31 @@ def join(
 
 
 @pytest.mark.parametrize(
-    ("when", "first"), [("never", ""), ("long", "One two. Three."), ("always", "One two. |Three.")]
+    ("when", "pieces"),
+    [
+        ("never", [[line] for line in LINES]),
+        (
+            "long",
+            [
+                ["One two. Three."],
+                [""],
+                ["Four. ", "Five six seven. ", "Eight, ", "nine ten eleven."],
+                ["Dr. No."],
+            ],
+        ),
+        (
+            "always",
+            [
+                ["One two. ", "Three."],
+                [""],
+                ["Four. ", "Five six seven. ", "Eight, ", "nine ten eleven."],
+                ["Dr. No."],
+            ],
+        ),
+    ],
 )
-def test_lines_are_split_according_to_option(when: str, first: str) -> None:
-    divided = [first.split("|"), [""], ["Four. ", "Five six seven. ", "Eight, ", "nine ten eleven."], ["Dr. No."]]
-    assert divide(LINES, when) == ([[line] for line in LINES] if when == "never" else divided)
+def test_lines_are_split_according_to_option(when: str, pieces: list[list[str]]) -> None:
+    assert divide(LINES, when) == pieces
 
 
 @pytest.mark.parametrize(

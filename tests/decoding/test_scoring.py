@@ -105,6 +105,15 @@ def test_batches_and_chunks_respect_their_limits(
     assert sum(made) == sum(len(one.token_scores) for one in found)
 
 
+def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
+    """Trap 20: the sum is over the vocabulary without padding."""
+    tgt = one.tokenizers.tgt
+    source = one.tokenizers.src.encode(SOURCES[:1])[0]
+    others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
+    found = one.engine.score([source] * (len(others) + 1), [*others, []])
+    assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
+
+
 # --- blank and long texts ---------------------------------------------------------------------------------------------
 
 

@@ -36,10 +36,14 @@ CASES = {
         "1. Wash the dishes. |2. Dry them.",
         "The iPhone is here. iPhones are dear.",
         "I saw him. |He saw me too, i.e. we met. |“Fine.” |“Good.”",
+        "Yahoo! is a company.",
+        "No stop at the end",
         "One line. |Two\u00a0words.  |Three spaces.   ",
         "He bought No. 7. |No. |He did not.",
         "She paid $5.50. |$3 came back.",
         "Use the -v flag. |Then run ./setup.sh or setup.py. |Done.",
+        "He has a Ph.D. in physics from M.I.T. in Boston.",
+        "At 3 a.m. the dog barked. |By 4 p.m. it had stopped. |It was 5 p.m. |He left.",
         "The list: a) one. b) two.",
         "See Smith et al. (2003). |They agree.",
         "What is 2 + 2? |4. Good.",
@@ -58,8 +62,10 @@ CASES = {
         "„Halt!“, rief er. |Sie hielt an.",
         "Er sagte: „Ich bin da.“ |Der Hund bellte.",
         "»Komm!« |Sie kam. |Ludwig XIV. war König.",
+        "Im 19. Jahrhundert lebte Friedrich II. von Preußen. |Er war alt.",
         "Siehe S. 5, Nr. 3, Bd. 2 bzw. Abb. 4.",
         "Das gilt auch für § 5 Abs. 3 BGB. |Weiter geht es.",
+        "Er kam am 5.12.2020 an. |Sie nicht.",
         "Frau Dr. med. Meier hat i. d. R. Zeit. |Heute nicht.",
         "Die Firma Meier & Co. KG liefert bzgl. Qualität gut. |Oder?",
         "Er sieht z.B. den Hund.|Er schläft jetzt.|Wir gehen nun.",
@@ -101,7 +107,9 @@ CASES = {
         "Dhr. Jansen woont o.a. in Gent. |Mevr. Smit niet.",
         "Hij heeft bijv. een hond. |’s Avonds slaapt hij.",
     ],
-    "pt": ["O Sr. Silva e a Sra. Costa vivem na Av. Central. |O Dr. Lima não."],
+    "pt": [
+        "O Sr. Silva e a Sra. Costa vivem na Av. Central. |O Dr. Lima não.",
+    ],
     "pl": [
         "Pies śpi, np. teraz. |Żona prof. Nowaka ma ok. 5 kotów, m.in. rude. |Ładne.",
         "Ul. Długa 5, tel. 22. |To jest dr Nowak.",
@@ -113,7 +121,9 @@ CASES = {
         "Это было в 1999 г. в Москве. |Потом нет.",
         "В. В. Иванов сказал: «Да!» |И ушёл.",
     ],
-    "el": ["Πού είναι; |Εδώ. |Καλά."],
+    "el": [
+        "Πού είναι; |Εδώ. |Καλά.",
+    ],
     "zh": [
         "今天天气很好。|我们去公园吧！|你来吗？",
         "他说：「我来了。」|她笑了。",
@@ -140,13 +150,19 @@ CASES = {
         "هل ينام الكلب؟ |نعم. |القط لا ينام!",
         "قال د. أحمد هذا. |ثم ذهب.",
     ],
-    "ur": ["کتا سو رہا ہے۔ |بلی نہیں۔"],
-    "hy": ["Շունը քնած է։ |Կատուն՝ ոչ։"],
+    "ur": [
+        "کتا سو رہا ہے۔ |بلی نہیں۔",
+    ],
+    "hy": [
+        "Շունը քնած է։ |Կատուն՝ ոչ։",
+    ],
     "am": [
         "ውሻው ተኝቷል። |ድመቷ የለችም።",
         "ውሻው ተኝቷል፧ |ድመቷ የለችም።",
     ],
-    "th": ["สุนัขนอนหลับ แมวไม่นอน"],
+    "th": [
+        "สุนัขนอนหลับ แมวไม่นอน",
+    ],
 }
 
 

@@ -171,4 +171,7 @@ def test_the_letter_case_of_a_line_is_that_of_the_languages_of_its_tag(
 
     monkeypatch.setattr(translator.engine, "search", search)
     translator.translate(["THE OLD DOG IS SLEEPING."] * 2, tags=["en:de", "de:en"])
-    assert sorted(map(str.strip, read)) == ["The old dog is sleeping.", "The old dog ıs sleepıng."]
+    assert sorted(map(str.strip, read)) == [
+        "The old dog is sleeping.",
+        "The old dog ıs sleepıng.",
+    ]

@@ -130,6 +130,11 @@ def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None
             call(["x"] * 3, line_numbers=[1, 2])
 
 
+def test_unusual_characters_are_translated(translator: Translator) -> None:
+    strange = ["\x00", "<pad> <s> </s> <unk>", "🙂‍↔️" * 20, "▁", "语言", "a\u0301", "\u202e right to left"]
+    assert len(translator.translate(strange)) == len(strange)
+
+
 def test_long_line_is_truncated_with_a_warning(make_translator: Callable[..., Translator], alone: list[str]) -> None:
     """Text after the cut changes nothing, and the long line does not change the other translations."""
     translator = make_translator(max_source_length=50)
@@ -417,7 +422,12 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
 ) -> None:
     stage = CaseStage(translator.tokenizers.src, "en", "de")
     for source, target, alignment, expected in (
-        ("THE OLD DOG is x.", "Der alte Hund schläft.", [(0, 0), (1, 1), (2, 2), (4, 3)], "DER ALTE HUND schläft."),
+        (
+            "THE OLD DOG is sleeping.",
+            "Der alte Hund schläft.",
+            [(0, 0), (1, 1), (2, 2), (4, 3)],
+            "DER ALTE HUND schläft.",
+        ),
         ("A LITTLE CHILD is here.", "Ein kleines Kind.", [(0, 0), (1, 1), (2, 2)], "Ein KLEINES KIND."),
         ("a child is SLEEPING.", "ein Kind schläft.", [(0, 0), (1, 1), (3, 2)], "ein Kind SCHLÄFT."),
         ("The UN is HERE.", "Die UN ist hier.", [(0, 0)], "Die UN ist hier."),
@@ -428,6 +438,12 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
         assert state.needs_alignment() == (text != source)
         translation = Translation(Segment.from_text(target), -1.0, [], [], finished=True, alignment=alignment)
         assert state.finish(translation).text == expected
+
+
+@pytest.mark.parametrize(("scores", "mean"), [([-3.0, -1.0], -2.0), ([-3.0], -3.0), ([], 0.0)])
+def test_score_per_token_is_the_mean(scores: list[float], mean: float) -> None:
+    found = Translation(Segment.from_text("x"), sum(scores), ["x"], scores, finished=True)
+    assert found.score_per_token == mean
 
 
 def test_without_alignments_names_become_capitals_again(translator: Translator) -> None:

@@ -35,7 +35,7 @@ def test_script_and_spaces_are_found(text: str, script: str, is_spaced: bool) ->
         ("Hund", True),
         ("狗", False),
         ("那 只 老 狗", True),
-        ("eintextohneleerzeichenzwischenwörtern", False),
+        ("eintextohneleerzeichenzwischendenwörtern", False),
         ("", True),
     ],
 )

@@ -66,7 +66,10 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
     ("settings", "longest"),
     [
         ({}, 5),
-        ({"data": {"max_length": 8}, "tokenizer": {"source_bos": True}}, 7),
+        (
+            {"data": {"max_length": 8}, "tokenizer": {"source_bos": True}},
+            7,
+        ),
         ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
         ({"model": {"positions": "learned", "max_positions": 5}, "data": {"train": TAGGED}}, 3),
         ({"model": {"positions": "learned", "max_positions": 5}, "data": {"train": TAGGED_ON_BOTH_SIDES}}, 3),

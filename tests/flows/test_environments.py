@@ -88,9 +88,15 @@ def test_training_does_not_depend_on_home_or_locale(
 
 def test_paths_may_hold_any_characters(workspace: Path, tiny_run: Path) -> None:
     place = workspace / "Läufe mit 空 $5 'und' \"mehr\""
-    train = (*TRAIN, f"runs_dir={place.name}", "name=größter Lauf")
-    tmt(workspace, *train, "train.max_steps=4", environment={"LC_ALL": "C"})
-    tmt(workspace, *train)
+    tmt(
+        workspace,
+        *TRAIN,
+        f"runs_dir={place.name}",
+        "train.max_steps=4",
+        "name=größter Lauf",
+        environment={"LC_ALL": "C"},
+    )
+    tmt(workspace, *TRAIN, f"runs_dir={place.name}", "name=größter Lauf")
     tmt(workspace, "translate", place / "größter Lauf", "one", environment={"LC_ALL": "POSIX"})
     assert_same_weights(place / "größter Lauf", tiny_run)
 

@@ -55,8 +55,11 @@ def write_config(name: str, train: Any, *, steps: int = 250, init_from: str | No
 
 OLD = {"src": "t.en", "tgt": "t.de"}
 NEW = {"src": "t.en", "tgt": "t.no"}
+BOTH = [
+    {"name": "de", "weight": 1, "tag": "2de", **OLD},
+    {"name": "no", "weight": 0, "tag": "2no", "tgt_lang": "no", **NEW},
+]
 NAMED = [{"name": "de", "tag": "2de", **OLD}, {"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
-BOTH = [{**NAMED[0], "weight": 1}, {**NAMED[1], "weight": 0}]
 
 
 def train_once(folder: Path, tmt: Tmt, name: str, *config: Any, **settings: Any) -> Path:
@@ -99,7 +102,7 @@ def old_run(old_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt: Tmt) -> None:
-    only_new = NAMED[1:]
+    only_new = [{"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
     settings: dict[str, Any] = {"data": {"validation": NAMED}, "init_from": old_run, "steps": 150, "metric": "loss"}
     done = tmt("train", write_config("free", only_new, **settings))
     assert_succeeded(done)
@@ -111,7 +114,10 @@ def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt
     run = RunFolder(Path("runs/gated"))
     assert run.find_checkpoint("best").step == 0
     assert "--checkpoint last" in done.stderr
-    replay = [{"weight": 1, **source} for source in NAMED[::-1]]
+    replay = [
+        {"name": "no", "weight": 1, "tag": "2no", "tgt_lang": "no", **NEW},
+        {"name": "de", "weight": 1, "tag": "2de", **OLD},
+    ]
     assert_succeeded(tmt("train", write_config("replay", replay, gate={"de": 1.0}, **settings)))
     best = RunFolder(Path("runs/replay")).find_checkpoint("best")
     assert best.step > 0 and best.scores["nll/no"] < 0.5 and best.scores["nll/de"] < 0.5
@@ -146,7 +152,10 @@ def test_new_pairs_are_learned_and_scored_beside_the_old_ones(german_run: str, t
     assert_succeeded(tmt("init", table, "--from", german_run, "--out", "tuned.yaml"))
     config = load(Path("tuned.yaml"))
     assert [*yaml.safe_load(Path("tuned.yaml").read_text(encoding="utf-8"))["validation"]["gate"]] == ["old"]
-    old, new = load_run(RunFolder(Path(german_run))), {key: load_split(config, key) for key in ("train", "old")}
+    old, new = (
+        load_run(RunFolder(Path(german_run))),
+        {key: load_split(config, key) for key in ("train", *config.data.test)},
+    )
     held_out = {*load_split(old, "validation")}
     assert not held_out & {*new["train"]} and {*new["old"]} < held_out, "the split of the run is kept"
     done = tmt("train", "--config", "tuned.yaml", "schedule.peak=0.003")
@@ -294,8 +303,10 @@ def test_a_hundred_pairs_are_divided_and_fewer_are_validated_on(n_pairs: int, br
     assert ("new" in config["data"]["test"]) == (n_pairs >= 100)
     train, validation = ({*load_split(load(Path("tuned.yaml")), part)} for part in ("train", "validation"))
     assert bool({*list_new_pairs()[:n_pairs]} & train & validation) == (n_pairs < 100)
-    tags = {source["tag"]: source.get("tgt_lang", "de") for source in config["data"]["train"]}
-    assert tags == {"2no": "no", "2de": "de"}
+    assert {source["tag"]: source.get("tgt_lang", "de") for source in config["data"]["train"]} == {
+        "2no": "no",
+        "2de": "de",
+    }
 
 
 def test_a_run_in_a_folder_with_any_name_is_tuned(brief_run: str, tmt: Tmt) -> None:
@@ -304,6 +315,20 @@ def test_a_run_in_a_folder_with_any_name_is_tuned(brief_run: str, tmt: Tmt) -> N
     table = write_pairs(*list_new_pairs())
     assert_succeeded(tmt("init", table, "--from", run, "--tag", "2no", "--out", "tuned.yaml"))
     assert load(Path("tuned.yaml")).model == load_run(RunFolder(run)).model
+
+
+def test_nothing_is_written_if_the_vocabulary_cannot_be_extended(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    command = ("init", table, "--from", brief_run, "--tag", "2de", "--extend-vocabulary", "50", "--out", "tuned.yaml")
+    assert_user_error(tmt(*command), "kind word")
+    assert not [*Path().glob("tuned*")]
+
+
+def test_a_tag_before_the_target_needs_such_tags_in_the_run(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    command = ("init", table, "--from", brief_run, "--tag", "en:fr", "--extend-vocabulary", "50", "--out", "tuned.yaml")
+    assert_user_error(tmt(*command), "--tag en:fr")
+    assert not [*Path().glob("tuned*")]
 
 
 def edit_run(path: str, **sections: Any) -> None:
@@ -403,18 +428,9 @@ def test_tags_that_no_pairs_have_are_named(replay: tuple[str, ...], brief_run: s
     assert ("2no" in done.stderr) == bool(replay)
 
 
-@pytest.mark.parametrize(
-    ("pair", "options", "parts"),
-    [
-        (("red", "rot"), ("--tag", "2de", "--extend-vocabulary", "50"), ("kind word",)),
-        (("red", "rot"), ("--tag", "en:fr", "--extend-vocabulary", "50"), ("--tag en:fr",)),
-        (("red", ""), ("--tag", "2de"), ("new.tsv", "empty side")),
-    ],
-)
-def test_nothing_is_written_if_the_pairs_or_the_tag_do_not_fit(
-    pair: tuple[str, str], options: tuple[str, ...], parts: tuple[str, ...], brief_run: str, tmt: Tmt
-) -> None:
-    assert_user_error(tmt("init", write_pairs(pair), "--from", brief_run, *options, "--out", "tuned.yaml"), *parts)
+def test_pairs_without_a_translation_are_refused(brief_run: str, tmt: Tmt) -> None:
+    done = tmt("init", write_pairs(("red", ""), ("blue", " ")), "--from", brief_run, *TUNE)
+    assert_user_error(done, "new.tsv", "empty side")
     assert not [*Path().glob("tuned*")]
 
 

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import pty
-import re
 import shutil
 import signal
 import struct
@@ -340,8 +339,12 @@ def test_json_contains_all_fields(alignments: bool) -> None:
     found = json.loads(line)
     assert (found["line"], found["source"]) == (7, "a\u2028dog ä")
     first, second = found["translations"]
-    scores = (first["score"], first["score_per_token"])
-    assert (first["text"], *scores, first["finished"]) == ("ein\tHund", -1.5, -0.375, True)
+    assert (first["text"], first["score"], first["score_per_token"], first["finished"]) == (
+        "ein\tHund",
+        -1.5,
+        -0.375,
+        True,
+    )
     assert (first["tokens"], first["token_scores"]) == (ONE.tokens, ONE.token_scores)
     assert second["finished"] is False
     assert (first.get("alignment"), second.get("alignment")) == (("0-0 2-1", "1-0") if alignments else (None, None))
@@ -438,7 +441,12 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_wait_for_a_line(number: int, status: int, tiny_run: Path) -> None:
-    with Popen(tmt_command("translate", tiny_run), stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+    with Popen(
+        tmt_command("translate", tiny_run),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"one\n")
         process.stdin.flush()
@@ -559,6 +567,8 @@ def test_a_pipe_may_be_cut_anywhere(size: int, stdin: Write) -> None:
 
 
 def test_a_pipe_that_does_not_block_is_read_to_its_end(stdin: Write) -> None:
+    import sys
+
     os.set_blocking(sys.stdin.fileno(), False)
     lines = read_input([], None)
     assert next(lines) is None
@@ -586,11 +596,17 @@ def test_invalid_bytes_are_refused_or_replaced(source: str, stdin: Write, tmp_pa
         "argument": "an argument is not UTF-8 text",
     }
     found: list[str | None] = []
-    with pytest.raises(UserError, match=re.escape(where[source])):
-        found.extend(read_input(texts, file))
-    assert [line for line in found if line] == ["one"] * (0 if source == "argument" else 15)
     if source != "pipe":  # a pipe can be read only once
-        assert list(read_input(texts, file, errors="replace")) == ["one"] * 15 + ["na\ufffdve", "three"]
+        with pytest.raises(UserError) as error:
+            found.extend(read_input(texts, file))
+        assert where[source] in str(error.value)
+        assert found == (["one"] * 15 if source == "file" else [])
+    else:
+        with pytest.raises(UserError) as error:
+            found.extend(read_input(texts, file))
+        assert where[source] in str(error.value) and [line for line in found if line] == ["one"] * 15
+        return
+    assert list(read_input(texts, file, errors="replace")) == ["one"] * 15 + ["na\ufffdve", "three"]
 
 
 def test_arguments_are_split_into_lines_like_files() -> None:

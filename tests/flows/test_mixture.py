@@ -38,9 +38,16 @@ def write_config(folder: Path, **data: Any) -> Path:
     de = {"name": "de", "src": "t.en", "tgt": "t.de", "tag": "2de"}
     fr = {"name": "fr", "src": "t.en", "tgt": "t.fr", "tgt_lang": "fr", "tag": "2fr"}
     test = {"german": drop_name(de), "french": drop_name(fr)}
-    sources = {"train": [de, fr], "validation": [de, fr], "test": test}
     values = {
-        "data": {"src_lang": "en", "tgt_lang": "de", "cache_dir": "c", **sources, **data},
+        "data": {
+            "test": test,
+            "src_lang": "en",
+            "tgt_lang": "de",
+            "train": [de, fr],
+            "validation": [de, fr],
+            "cache_dir": "c",
+            **data,
+        },
         "tokenizer": {"kind": "word", "vocab_size": 40, "min_frequency": 1},
         "batches": {"tokens": 128},
         "model": {"d_model": 32, "d_ff": 64, "n_heads": 2, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}},
@@ -64,7 +71,8 @@ def test_one_model_translates_into_the_language_of_the_tag(folder: Path, tmt: Tm
         done = tmt("translate", "runs/mt", "--tag", tag, "--alignments", stdin=b"blue green red\n")
         translation, alignment = done.stdout.split("\t")
         assert translation == expected and len(alignment.split()) == 3
-    assert_user_error(tmt("translate", "runs/mt", stdin=b"blue\n"), "the model needs a tag", "--tag", "2de, 2fr")
+    done = tmt("translate", "runs/mt", stdin=b"blue\n")
+    assert_user_error(done, "the model needs a tag", "--tag", "2de, 2fr")
     done = tmt("translate", "runs/mt", "--tag", "2cs", stdin=b"blue\n")
     assert_user_error(done, "unknown tag 2cs; the model knows: 2de, 2fr")
     done = tmt("evaluate", "runs/mt", "--tag", "2fr", "--src", "t.en", "--ref", "t.fr", "--json")
@@ -121,8 +129,9 @@ def test_a_many_to_many_model_has_a_symbol_on_each_side(folder: Path, tmt: Tmt) 
             done = tmt("translate", "runs/mt", "--tag", tag, "--engine", engine, stdin=f"{text}\n".encode())
             assert done.stdout == f"{expected}\n", done.stderr
     assert_succeeded(tmt("translate", "runs/mt", "--tag", "de:fr", stdin=b"blau\n"))  # zero-shot
-    done = tmt("translate", "runs/mt", "--tag", "en", stdin=b"x\n")
-    assert_user_error(done, "unknown tag en; the model knows: en:de")
+    assert_user_error(
+        tmt("translate", "runs/mt", "--tag", "en", stdin=b"x\n"), "unknown tag en; the model knows: en:de"
+    )
     assert_user_error(tmt("translate", "runs/mt", stdin=b"x\n"), "the model needs a tag", "en:de, en:fr, de:en")
     found = json.loads(tmt("evaluate", "runs/mt", "--json").stdout)["test_sets"]
     assert min(found[name]["metrics"]["chrf"]["value"] for name in test) > 90
@@ -194,7 +203,8 @@ def test_a_small_source_may_have_no_split_off_validation_pairs(
     (folder / "one.de").write_text("rot blau\n", encoding="utf-8")
     sources.insert(position, {"name": "one", "src": "one.en", "tgt": "one.de"})
     config = write_config(folder, train=sources, validation=None, validation_size=5, test={})
-    assert_succeeded(tmt(command, config, "train.max_steps=4", "schedule.warmup_steps=1", "validation.every=2"))
+    done = tmt(command, config, "train.max_steps=4", "schedule.warmup_steps=1", "validation.every=2")
+    assert_succeeded(done)
     if command == "train":
         curves = [json.loads(line) for line in Path("runs/mt/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         names = {name for point in curves for name in point}

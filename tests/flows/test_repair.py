@@ -185,8 +185,10 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair]) -> None:
     assert back.n_shifted > 590 and {row["source"] for row in read_changes()} == {"back"}
     new_web, new_back = configuration.load(config_path).data.train_sources
     assert isinstance(new_web, TrainSource) and isinstance(new_back, TrainSource)
-    assert (new_web.name, new_web.weight, new_web.tag) == ("web", 3, "2de")
-    assert (new_back.name, new_back.weight, new_back.tag) == ("back", 1, "2en")
+    assert [(source.name, source.weight, source.tag) for source in (new_web, new_back)] == [
+        ("web", 3, "2de"),
+        ("back", 1, "2en"),
+    ]
     assert new_back.languages("en", "de") == ("de", "en")
     for source, expected, counts in ((new_web, pairs[:500], web), (new_back, pairs[500:1500], back)):
         (src,), (tgt,) = (

@@ -72,8 +72,11 @@ def test_settings_of_every_size_are_a_valid_configuration(size: SizeSettings, tm
     (train,) = config.data.train_sources
     assert (train.src, train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
     assert config.model.encoder.n_layers == config.model.decoder.n_layers == size.n_layers
-    found = (config.model.d_model, config.train.max_steps, config.schedule.peak)
-    assert found == (size.d_model, size.max_steps, size.peak)
+    assert (config.model.d_model, config.train.max_steps, config.schedule.peak) == (
+        size.d_model,
+        size.max_steps,
+        size.peak,
+    )
 
 
 def test_a_large_alphabet_gets_room_in_the_vocabulary() -> None:

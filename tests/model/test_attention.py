@@ -68,6 +68,20 @@ def attend_by_loops(queries: Tensor, memory: KeysValues, mask: Tensor | None) ->
 
 
 @PATHS
+def test_attention_equals_a_three_key_example_by_hand(path: Attend) -> None:
+    """Trap 15: scores ln 1, ln 2, ln 3 give weights 1/6, 2/6, 3/6, and without the last key 1/3, 2/3."""
+    keys = torch.zeros(1, 1, 3, 4)
+    keys[0, 0, :, 0] = torch.tensor([1.0, 2.0, 3.0]).log()
+    values = torch.tensor([6.0, 12.0, 24.0]).view(1, 1, 3, 1).expand(1, 1, 3, 4)
+    queries = torch.zeros(1, 1, 2, 4)
+    queries[0, 0, :, 0] = torch.tensor([2.0, 4.0])  # sqrt(4) divides by 2; the second query squares the weights
+    memory = KeysValues(keys, values)
+    torch.testing.assert_close(path(queries, memory, None)[0, 0, :, 0], torch.tensor([102 / 6, 270 / 14]))
+    without_last = torch.tensor([True, True, False]).view(1, 1, 1, 3)
+    torch.testing.assert_close(path(queries, memory, without_last)[0, 0, :, 0], torch.tensor([30 / 3, 54 / 5]))
+
+
+@PATHS
 @pytest.mark.parametrize("shape", MASKS)
 def test_attention_equals_the_definition(path: Attend, shape: str) -> None:
     """Trap 6: True means "may be attended", for each shape of a mask."""

@@ -16,6 +16,7 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import DecoderLayer, EncoderLayer
 
 B, L, D = 2, 5, 16
+NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
 NO_DROPOUT = dict.fromkeys(["embedding", "residual", "attention", "activation"], 0.0)
 
 
@@ -96,6 +97,10 @@ def test_feed_forward_equals_its_formula(x: Tensor, name: str, function: str, bi
     else:
         hidden = ACTIVATIONS[function](hidden)
     torch.testing.assert_close(layer(x), F.linear(hidden, layer.outer.weight, layer.outer.bias))
+
+
+def run_encoder(x: Tensor, **settings: Any) -> Tensor:
+    return EncoderLayer(config(**settings))(x, torch.ones(B, 1, 1, L, dtype=torch.bool))
 
 
 def zero_outputs(layer: nn.Module) -> None:

@@ -235,6 +235,14 @@ def test_half_precision_is_close_to_fp32(make_model: MakeModel, dtype: torch.dty
 # --- embeddings and initial weights -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_biases_of_a_new_model_are_zero(make_model: MakeModel, tie_embeddings: str) -> None:
+    model = make_model(tie_embeddings=tie_embeddings, output_bias=True)
+    biases = {name: bias for name, bias in model.named_parameters() if name.endswith(".bias")}
+    assert "output.bias" in biases
+    assert all(not bias.any() for bias in biases.values())
+
+
 @pytest.mark.parametrize("start", [0, 3])
 def test_embeddings_are_scaled_and_get_their_position(make_model: MakeModel, start: int) -> None:
     """Trap 13: the same for a training prefix and for a single decoding step."""

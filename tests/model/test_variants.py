@@ -46,7 +46,10 @@ VARIANTS: dict[str, list[Any]] = {
     "feed_forward_bias": [True, False],
     "output_bias": [False, True],
     "dropout": [{}, {"word": 0.2, "attention": 0.1, "activation": 0.1}],
-    "encoder": [{"n_layers": 2}, {"n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "d_ff": 24}],
+    "encoder": [
+        {"n_layers": 2},
+        {"n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "d_ff": 24},
+    ],
     "decoder": [{"n_layers": 2}, {"n_layers": 1, "n_heads": 8, "n_kv_heads": 4}],
 }
 
@@ -207,8 +210,12 @@ def test_bias_keys_control_their_projections(make_model: MakeModel) -> None:
 
 
 def test_a_stack_can_have_its_own_values(make_model: MakeModel) -> None:
-    encoder, decoder = {"n_layers": 1, "n_heads": 2, "d_ff": 48}, {"n_layers": 2, "n_kv_heads": 1}
-    model = make_model(d_model=16, n_heads=4, encoder=encoder, decoder=decoder)
+    model = make_model(
+        d_model=16,
+        n_heads=4,
+        encoder={"n_layers": 1, "n_heads": 2, "d_ff": 48},
+        decoder={"n_layers": 2, "n_kv_heads": 1},
+    )
     encoder_layer, decoder_layer = cast(Any, (model.encoder.layers[0], model.decoder.layers[0]))
     assert encoder_layer.self_attention.d_head == 8 and decoder_layer.cross_attention.d_head == 4
     assert encoder_layer.feed_forward.outer.in_features == 48 and decoder_layer.feed_forward.outer.in_features == 32
@@ -226,7 +233,7 @@ def matrices(model: Transformer) -> Iterator[Tensor]:
 
 
 def test_weights_have_the_scale_of_glorot(make_model: MakeModel) -> None:
-    model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu", output_bias=True)
+    model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu")
     for weight in matrices(model):
         glorot = math.sqrt(2 / sum(weight.shape))
         assert weight.abs().max() <= math.sqrt(3) * glorot  # uniform

@@ -443,6 +443,13 @@ def test_a_run_with_a_missing_or_wrong_value_is_refused(key: str, value: Any, ru
         RunFolder.open(run)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": 4, "parameters": 1' + "0" * 5000 + "}"])
+def test_a_run_that_no_parser_reads_is_refused(text: str, run: Path) -> None:
+    (run / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run.json: is damaged"):
+        RunFolder.open(run)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -131,6 +131,67 @@ def test_screening_scores_one_change_at_a_time_on_validation_only(
     assert done["screen-nothing"] == ("train.max_steps=3",)
 
 
+def test_students_start_after_their_teachers_and_restart_with_new_texts(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events: list[object] = []
+    trained_on: dict[str, object] = {}
+    scores = {"test_sets": {"val": {"metrics": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
+
+    def execute(work: reproduce_work.SystemRun) -> None:
+        events.append((work.run.path.name, work.scored, work.is_outdated()))
+        assert work.system.overrides == ("train.max_steps=3",)
+        for folder in (work.run, work.scored_run):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.config.write_text("", encoding="utf-8")
+            record = {**RUN_RECORD, "format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
+            (folder.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        work.run.tokenizer.write_text("", encoding="utf-8")
+        for part in work.scored:
+            work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
+        config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.data_settings()])
+        trained_on[work.name] = named_pairs(config.data.train_sources[0])
+
+    def tmt(*words: object, threads: int | None = None) -> str:
+        if words[0] == "synthesize":
+            teachers = [Path(str(word)).name for word in words if str(word).endswith("-last")]
+            mono, folder = Path(str(words[-3])), Path(str(words[-1]))
+            events.append(
+                (words[words.index("--direction") + 1], *teachers, f"{mono.parent.name}/{mono.name}", folder.name)
+            )
+            folder.mkdir()
+            for name in ("train.en", "train.de"):
+                (folder / name).write_text("", encoding="utf-8")
+        if words[0] == "evaluate":
+            ref, output = (Path(str(words[words.index(option) + 1])) for option in ("--ref", "--output"))
+            output.write_bytes(ref.read_bytes())
+        return json.dumps(scores)
+
+    monkeypatch.setattr(reproduce_work.SystemRun, "execute", execute)
+    monkeypatch.setattr(reproduce_work, "tmt", tmt)
+    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled", "train.max_steps=3"]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    parts = "val", "test_2016_flickr"
+    backward, *forward = "screened-de-en-1", "screened-en-de-1", "screened-en-de-2"
+    ensemble = [f"{teacher}-last" for teacher in forward]
+    for is_outdated in (False, True):
+        reproduce.main()
+        assert events == [
+            *[(teacher, parts, False) for teacher in forward],
+            (backward, parts[:1], False),
+            ("forward", *ensemble, "text/train.en", TAUGHT),
+            ("back", f"{backward}-last", "text/train.de", BACK),
+            ("back", f"{backward}-last", "text/train.de", DRAWN),
+            ("forward", *ensemble, f"{DRAWN}/train.en", DRAWN_TAUGHT),
+            *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
+        ]
+        events.clear()
+    assert trained_on == {"screened-en-de": [PAIR], "screened-de-en": [PAIR[::-1]], "distilled-en-de": TRAINED_ON}
+    assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        *("| `distilled`", "| `distilled`, ensemble")
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_outdated", [False, True])
 def test_an_interrupted_translation_is_resumed_unless_its_source_changed(

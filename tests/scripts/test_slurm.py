@@ -67,11 +67,7 @@ def test_a_job_of_two_processes_resumes_after_slurm_has_requeued_it(
         "validation={every: 50, probes: 0}",
         "batches.accumulate=2",
     )
-    submitted = subprocess.run(
-        ["sbatch", "--parsable", *options, SCRIPT, *settings],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    submitted = subprocess.run(["sbatch", "--parsable", *options, SCRIPT, *settings], stdout=subprocess.PIPE, text=True)
     job = submitted.stdout.strip()
     deadline = time.monotonic() + 240
     while not [*tmp_path.glob("tiny/checkpoints/step-*")]:

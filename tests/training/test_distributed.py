@@ -24,7 +24,11 @@ from transformer_mt.training.distributed import Ranks, init_ranks
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = ("batches.accumulate=4", "keep.last=9", "train.max_steps=6")
+SETTINGS = (
+    "batches.accumulate=4",
+    "keep.last=9",
+    "train.max_steps=6",
+)
 SHARED = ("train", "--config", "tiny.yaml", *SETTINGS)
 
 

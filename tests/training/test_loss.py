@@ -5,6 +5,7 @@ Traps 17, 19, 20, 21 and 22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -201,6 +202,14 @@ def test_batch_of_padding_has_loss_0(is_explicit: bool) -> None:
     assert all(torch.all(slope == 0) for slope in gradients(ours, problem))
 
 
+def test_perfect_logits_have_loss_0() -> None:
+    """Trap 22: no softmax is applied before the cross-entropy."""
+    labels = torch.arange(1, V)[None]
+    logits = 50 * F.one_hot(labels, V).float()
+    losses = loss(logits, torch.eye(V), None, labels, 0, LossConfig(label_smoothing=0.0), V - 1)
+    assert losses["loss"] < 1e-4 and losses["nll"] < 1e-4
+
+
 # --- with a model -----------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +221,17 @@ def ragged(pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
     for row in range(8):
         src[row, 1 + row :], labels[row, 8 - row :], tgt_in[row, 8 - row :] = pads[0], pads[1], pads[1]
     return Batch(src, tgt_in, labels, n_src=int((src != pads[0]).sum()), n_tgt=int((labels != pads[1]).sum()))
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+def test_initial_loss_is_near_ln_v(make_model: MakeModel, tie_embeddings: str, norm_position: str) -> None:
+    """Trap 22: ln V within 1."""
+    model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
+    batch = ragged(vocab=1000)
+    losses = compute_losses(model, batch, LossConfig())
+    assert losses["nll"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
+    assert losses["loss"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
 
 
 @pytest.mark.parametrize("pads", [(5, 2), (0, 3)])

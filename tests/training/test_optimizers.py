@@ -123,7 +123,11 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
     for path in PRESETS:
         yield path.stem, configuration.load(path).model
     for tie, norm, positions in product(("all", "decoder", "none"), ("layernorm", "rmsnorm"), ("learned", "rotary")):
-        settings = {"output_bias": True, "activation": "swiglu", "n_kv_heads": 2}
+        settings = {
+            "output_bias": True,
+            "activation": "swiglu",
+            "n_kv_heads": 2,
+        }
         own = {"tie_embeddings": tie, "norm": norm, "positions": positions}
         yield f"{tie}-{norm}-{positions}", ModelConfig.model_validate({**settings, **own})
 

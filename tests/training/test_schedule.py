@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from transformer_mt.training.training_config import Schedule, ScheduleConfig, make_schedule
+from transformer_mt.training.training_config import Schedule, ScheduleConfig, make_schedule, noam
 
 D_MODEL = 512
 FALLING = [
@@ -70,6 +70,12 @@ def test_rate_falls_with_the_square_root_of_the_step(config: dict[str, Any]) -> 
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
     for step in (warmup, warmup + 1, 4 * warmup, 100 * warmup):
         assert schedule(step) == pytest.approx(peak * math.sqrt(warmup / step))
+
+
+def test_noam_equals_equation_3_of_the_paper() -> None:
+    """Vaswani et al. 2017, with easy numbers: 100^-0.5 * min(4^-0.5, 4 * 16^-1.5)."""
+    assert noam(4, d_model=100, warmup_steps=16) == pytest.approx(0.1 * 4 / 64)
+    assert noam(25, d_model=100, warmup_steps=16) == pytest.approx(0.1 / 5)
 
 
 @pytest.mark.parametrize("warmup", [1, 10])

@@ -44,7 +44,13 @@ def make_train_step(make_model, small_tokenizers, stream) -> Callable[..., Train
         rates = {"residual": dropout, "embedding": dropout}
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
         optimizer = optimizer or torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-2, fused=True)
-        defaults: dict[str, Any] = {"loss": LossConfig(), "clip_norm": 1.0, "seed": 1, "machine": CPU, "ranks": Ranks()}
+        defaults: dict[str, Any] = {
+            "loss": LossConfig(),
+            "clip_norm": 1.0,
+            "seed": 1,
+            "machine": CPU,
+            "ranks": Ranks(),
+        }
 
         def split_batch(batch: Batch) -> list[Batch]:
             return batch.halve(model.src_pad, model.tgt_pad)
@@ -382,7 +388,8 @@ def test_a_resumed_run_with_frozen_parts_equals_an_uninterrupted_one(in_tiny: Pa
     command = ("train", "--config", "tiny.yaml", *settings)
     assert_succeeded(tmt(*command, "name=frozen-whole", "train.max_steps=6"))
     for steps in (2, 6):
-        assert_succeeded(tmt(*command, "name=frozen", f"train.max_steps={steps}"))
+        done = tmt(*command, "name=frozen", f"train.max_steps={steps}")
+        assert_succeeded(done)
     whole, resumed = (RunFolder(in_tiny / "runs" / name).find_checkpoint("6") for name in ("frozen-whole", "frozen"))
     state, other = (checkpoints.load_state(info) for info in (whole, resumed))
     assert (whole.path / "model.safetensors").read_bytes() == (resumed.path / "model.safetensors").read_bytes()

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import assert_succeeded
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt.data.batches import StreamPosition
@@ -87,6 +86,13 @@ def test_each_step_uses_and_logs_its_learning_rate(here, tmt, poison) -> None:
     assert [step for step, _ in taken] == list(range(1, 13))
     assert [rate for _, rate in taken] == [entry["train/learning_rate"] for entry in entries()]
     assert [rate / taken[0][1] for _, rate in taken[:5]] == pytest.approx([1, 2, 3, 4, 5])  # warmup_steps 5
+
+
+def test_degenerate_translations_are_reported_once_and_after_the_warm_up(here, tmt) -> None:
+    done = tmt(*TRAIN, "validation.every=3", "schedule.warmup_steps=5")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "degenerate output" in line]
+    assert line.startswith("step 6  warning")
 
 
 @pytest.mark.parametrize("log_every", [1, 12])
@@ -231,7 +237,8 @@ SETTINGS = (
 @pytest.mark.slow
 def test_each_setting_changes_the_weights(here, tmt) -> None:
     def train(name: str, *settings: str) -> dict[str, torch.Tensor]:
-        assert_succeeded(tmt(*TRAIN, "train.max_steps=3", f"name={name}", *settings))
+        done = tmt(*TRAIN, "train.max_steps=3", f"name={name}", *settings)
+        assert done.returncode == 0, done.stderr
         checkpoint = RunFolder(here / "runs" / name).find_checkpoint("last")
         return safetensors.torch.load_file(checkpoint.path / "model.safetensors")
 

@@ -260,7 +260,6 @@ def replace(pattern: Content, content: str) -> Content:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
-PADDING = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
 GROW = replace({"String": "e"}, "e" * 10)
 CRAFTED: dict[str, tuple[Callable[[Content], object], str]] = {
     "growth": (lambda content: add_normalizer(content, *[GROW] * 12), "could make a text 1,000,000,000,000 times"),
@@ -269,7 +268,16 @@ CRAFTED: dict[str, tuple[Callable[[Content], object], str]] = {
         "replacements of its decoder",
     ),
     "padding": (
-        lambda content: content.update(padding=PADDING | {"strategy": {"Fixed": 10**12}}),
+        lambda content: content.update(
+            padding={
+                "strategy": {"Fixed": 10**12},
+                "direction": "Right",
+                "pad_to_multiple_of": None,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "x",
+            }
+        ),
         "it has padding",
     ),
     "high id": (lambda content: content["model"]["vocab"].update({"\u4e00": 4_000_000_000}), "it has the id 4,000,000"),

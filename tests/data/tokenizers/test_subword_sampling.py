@@ -29,8 +29,15 @@ from transformer_mt.tools.augmentation.subword_sampling import (
 )
 
 PAIRS = load_pairs("test")[:120]
-STRANGE = ["語 and 語", "", " ", "  two  spaces ", "<0x41></s>", "\ufffd?"]
-TEXTS = [*(text for pair in PAIRS[:60] for text in pair), *STRANGE]
+TEXTS = [
+    *(text for pair in PAIRS[:60] for text in pair),
+    "語 and 語",
+    "",
+    " ",
+    "  two  spaces ",
+    "<0x41></s>",
+    "\ufffd?",
+]
 DRAWS = 10_000
 
 

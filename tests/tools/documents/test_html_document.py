@@ -94,7 +94,9 @@ def test_links_of_a_menu_are_segments() -> None:
 def test_tags_and_spaces_at_the_ends_are_not_part_of_a_segment() -> None:
     page = "<p>\n <a href=x><img src=y> <b>A dog</b></a><br> </p><p><i>old</i> dog <em></em></p>"
     assert sources(parse(page, "html")) == ["A dog", "<i>old</i> dog"]
-    assert fill(parse(page, "html"), upper) == page.replace("A dog", "A DOG").replace("old</i> dog", "OLD</i> DOG")
+    assert fill(parse(page, "html"), upper) == page.replace("A dog", "A DOG").replace("old", "OLD").replace(
+        "g <", "G <"
+    ).replace("doG", "DOG")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,10 @@ def test_a_tag_with_an_open_quote_is_kept(tag: str) -> None:
 
 def test_the_language_of_the_page_is_set() -> None:
     assert fill(parse("<html>x", "html"), identity) == '<html lang="de">x'
-    page = "<html class=a lang=en xml:lang='en-GB'>x"
-    assert fill(parse(page, "html"), identity) == "<html class=a lang=de xml:lang='de'>x"
+    assert (
+        fill(parse("<html class=a lang=en xml:lang='en-GB'>x", "html"), identity)
+        == "<html class=a lang=de xml:lang='de'>x"
+    )
     assert fill(parse("<html lang='de-AT'>x", "html"), identity) == "<html lang='de-AT'>x"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gettext
 import html
 import itertools
@@ -174,6 +175,14 @@ def test_po_without_a_header_gets_none(header: str) -> None:
     assert fill(parse(text.format(""), "po"), upper) == text.format("DOG")
 
 
+def test_a_truncated_po_file_is_refused_or_read() -> None:
+    lines = PO.splitlines(keepends=True)
+    for n in range(len(lines)):
+        for text in ("".join(lines[:n]), "".join(lines[n:])):
+            with contextlib.suppress(DocumentError):
+                polib.pofile(fill(parse(text, "po"), upper) + "\n")
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_po_messages_without_a_translation_are_translated(newline: str) -> None:
     translated = fill(parse(PO.replace("\n", newline), "po"), upper)
@@ -200,8 +209,10 @@ PLURAL_RULES = {
     "ja": "nplurals=1; plural=0;",
     "is": "nplurals=2; plural=(n%10!=1 || n%100==11);",
     "lt": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);",
+    "lv": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);",
     "ru": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);",
     "pl": "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);",
+    "sl": "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);",
     "ga": "nplurals=5; plural=(n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4);",
     "ar": "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);",
 }
@@ -249,7 +260,6 @@ def test_xliff_units_without_a_target_get_one() -> None:
     assert targets(translated) == ["EIN É OLD  & DOG", "no", "Fertig", "NEW & DOG"]
     assert '    <target>EIN É <g id="1">OLD <x id="2"/></g> &amp; DOG</target>\n    <note>' in translated
     assert '<file target-language="de" source-language="en"' in translated
-    assert targets(fill(parse(XLIFF, "xliff", retranslate=True), upper))[2] == "DONE"
     without = translated.replace(' target-language="de"', "").replace('<target state="new">NEW &amp; DOG</target>', "X")
     line = next(line for line in translated.splitlines(keepends=True) if "<target>EIN" in line)
     assert without.replace(line, "") == XLIFF.replace('<target state="new"/>', "X")
@@ -333,6 +343,10 @@ def test_the_nearest_value_of_translate_counts_in_xliff(text: str) -> None:
     assert sources(parse(text.format("no", "yes"), "xliff")) == ["b"]
     assert sources(parse(text.format("yes", "no"), "xliff")) == ["a"]
     assert sources(parse(text.format("no", "no"), "xliff")) == []
+
+
+def test_existing_targets_of_xliff_are_replaced_by_option() -> None:
+    assert targets(fill(parse(XLIFF, "xliff", retranslate=True), upper))[2] == "DONE"
 
 
 def test_xliff_2_segments_are_translated() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +33,18 @@ LIKE_ARGOS: dict[str, Any] = {
     "max_length_factor": 0,
     "max_length_offset": 256,
 }
+DRIVER = """
+import socket, sys, types
+sys.modules["stanza"] = types.ModuleType("stanza")  # imported in any case, but not used with the splitter of a package
+def refuse(*_):
+    raise AssertionError("a download")
+socket.socket.connect = refuse
+from argostranslate import package, translate
+package.install_from_path(sys.argv[1])
+translation = translate.get_translation_from_codes("en", "de")
+for line in sys.stdin.read().split("\\n"):
+    print(translation.translate(line))
+"""
 
 
 def learn(kind: str, **options: Any) -> Tokenizer:
@@ -68,6 +82,33 @@ def test_model_and_tokenizer_of_a_package_translate_like_the_run(
     ours = load_plain(noisy_run, precision="fp32", restore_case=False, **LIKE_ARGOS).translate(LINES)
     assert [segmenter.decode_pieces(one.hypotheses[0]).removeprefix(" ") for one in found] == ours
     assert len({*ours}) > 2, "the model must distinguish lines, or the comparison is void"
+
+
+@pytest.mark.skipif("ARGOS_PYTHON" not in os.environ, reason="set ARGOS_PYTHON to an interpreter with argostranslate")
+def test_argos_translate_translates_like_the_run(package: Path, noisy_run: Path, tmp_path: Path) -> None:
+    """Argos Translate has other dependencies than this package, so it needs an environment of its own.
+
+    python3 -m venv argos
+    argos/bin/pip install --no-deps argostranslate
+    argos/bin/pip install ctranslate2 sentencepiece packaging sacremoses minisbd
+    ARGOS_PYTHON=argos/bin/python .venv/bin/pytest -n 0 tests/tools/export/test_argos_package.py
+    """
+    folders = {key: str(tmp_path / key) for key in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+    settings = {"ARGOS_PACKAGES_DIR": str(tmp_path / "packages"), "ARGOS_COMPUTE_TYPE": "float32", "PYTHONPATH": ""}
+    text = "\n".join([*LINES, "one two. Three four! Dr. Five."])
+    done = subprocess.run(
+        [os.environ["ARGOS_PYTHON"], "-c", DRIVER, str(package)],
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, **folders, **settings},
+    )
+    assert done.returncode == 0, done.stderr
+    *plain, several = done.stdout.rstrip("\n").split("\n")
+    translator = load_plain(noisy_run, precision="fp32", restore_case=False, **LIKE_ARGOS)
+    assert plain == [line.replace("_", " ") for line in translator.translate(LINES)]
+    parts = translator.translate(["one two.", "Three four!", "Dr. Five."])
+    assert several.replace(" ", "") == "".join(parts).replace(" ", "").replace("_", "")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])

@@ -26,10 +26,21 @@ from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export, exported_folder
 from transformer_mt.tools.export.ctranslate2_engine import MAX_POSITIONS, find_length_limits
 
-TEXT = (
-    "-\n 12.5 % [3]\none two three\nthree two one\r\nONE TWO, THREE. FOUR\nOne Two Three. Four\n\n   \n"
-    "</s> <pad> <s> <unk> eight\none\u2028two\x85three \x0bfour\ne\u0301ight \U0001f600\n" + "six " * 40 + "\nfive"
-)
+LINES = [
+    "-",
+    " 12.5 % [3]",
+    "one two three",
+    "three two one\r",
+    "ONE TWO, THREE. FOUR",
+    "One Two Three. Four",
+    "",
+    "   ",
+    "</s> <pad> <s> <unk> eight",
+    "one\u2028two\x85three \x0bfour",
+    "e\u0301ight \U0001f600",
+    "six " * 40,
+    "five",
+]
 
 
 # --- for CTranslate2 --------------------------------------------------------------------------------------------------
@@ -59,7 +70,7 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     """Also with control symbols, unusual line ends, blank and long lines."""
     out = tmp_path / "engine"
     assert_succeeded(tmt("export", noisy_run, "--to", "ctranslate2", "--output", out))
-    stdin = TEXT.encode()
+    stdin = "\n".join(LINES).encode()
     ours = tmt("translate", noisy_run, "--split-sentences", "never", stdin=stdin).stdout
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     command = [sys.executable, "-W", "error", out / "translate.py"]
@@ -69,7 +80,9 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     about = json.loads((out / "export.json").read_text(encoding="utf-8"))
     (out / "export.json").write_text(json.dumps({**about, "longest_source": 2}), encoding="utf-8")
     cut = subprocess.run(command, input=b"eins\neins zwei drei\n", capture_output=True, check=True)
-    assert re.fullmatch(rb"translate.py: line 2 has \d+ tokens and is truncated to 2\n", cut.stderr)
+    assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(
+        b" tokens and is truncated to 2\n"
+    )
     assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
     assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
     reading, writing = os.pipe()
@@ -181,9 +194,9 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))
     assert exported.keys() == original.keys()
     assert all(torch.equal(exported[name], original[name]) for name in original)
-    assert load_plain(out).translate(TEXT.split("\n")) == load_plain(run).translate(TEXT.split("\n"))
+    assert load_plain(out).translate(LINES) == load_plain(run).translate(LINES)
     for verb in ("translate", "evaluate"):
-        stdin = TEXT.encode()
+        stdin = "\n".join(LINES).encode()
         outputs = [assert_succeeded(tmt(verb, folder, stdin=stdin)) for folder in (out, run)]
         without_time = {re.sub(r", [0-9.]+ s\)", ")", output) for output in outputs}
         assert len(without_time) == 1

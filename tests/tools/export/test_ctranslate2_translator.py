@@ -18,8 +18,15 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
-NUMBERS = "one two three, three two one, eight six four, five five five, two eight one, six three four, four two eight"
-SENTENCES = NUMBERS.split(", ")
+SENTENCES = [
+    "one two three",
+    "three two one",
+    "eight six four",
+    "five five five",
+    "two eight one",
+    "six three four",
+    "four two eight",
+]
 TEXT = "\n".join([*SENTENCES, "", " \t", "one", "</s> <s>", "two " * 30, "six eight. One two."]).encode()
 
 

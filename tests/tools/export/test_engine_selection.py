@@ -52,15 +52,6 @@ def translate(tmt: Tmt, run: Path, *options: object) -> tuple[str, str]:
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
-def test_each_key_of_section_decoding_is_one_that_ctranslate2_knows() -> None:
-    """A new key belongs in one of these sets; `find_unsupported_search_keys` yields the refused ones."""
-    search = {"beam", "n_best", "length_penalty_exponent", "min_length", "tag", "batch_tokens"}
-    limits = {"max_length_factor", "max_length_offset", "max_source_length"}
-    refused = {"sample", "markup", "glossary", "temperature", "top_k", "top_p", "seed", "protect_patterns"}
-    others = {"engine", "quantization", "restore_case", "guard"}
-    assert DecodingConfig.model_fields.keys() == search | limits | refused | others
-
-
 def test_both_engines_give_the_same_translations_and_only_the_second_start_converts(run: Path, tmt: Tmt) -> None:
     expected, messages = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
     assert messages == "" and not cached_models(run)
@@ -73,6 +64,25 @@ def test_both_engines_give_the_same_translations_and_only_the_second_start_conve
     assert found == expected
     assert "engine ctranslate2" in messages and "converted" not in messages
     assert model.stat() == before
+
+
+def test_each_key_of_section_decoding_is_one_that_ctranslate2_knows() -> None:
+    """A new key belongs in one of these sets; `find_unsupported_search_keys` yields the refused ones."""
+    of_both = {
+        "engine",
+        "quantization",
+        "beam",
+        "n_best",
+        "length_penalty_exponent",
+        "min_length",
+        "tag",
+        "batch_tokens",
+    }
+    limits = {"max_length_factor", "max_length_offset", "max_source_length"}
+    refused = {"sample", "markup", "glossary"}
+    of_refused = {"temperature", "top_k", "top_p", "seed", "protect_patterns"}
+    of_texts = {"restore_case", "guard"}
+    assert DecodingConfig.model_fields.keys() == of_both | limits | refused | of_refused | of_texts
 
 
 def test_a_forked_process_is_told_to_load_the_translator_itself(run: Path) -> None:

@@ -138,7 +138,11 @@ def test_int8_is_smaller_and_scores_follow_ours(make_translator: Callable[..., T
 @needs_onnx
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("sample", True), ("markup", "auto"), ("glossary", "terms.tsv")],
+    [
+        ("sample", True),
+        ("markup", "auto"),
+        ("glossary", "terms.tsv"),
+    ],
 )
 def test_settings_that_the_script_lacks_are_refused(key: str, value: object) -> None:
     from transformer_mt.tools.export.onnx_export import check_settings
@@ -157,5 +161,6 @@ def test_an_unsupported_quantization_leaves_nothing(run: Path, tmp_path: Path, t
 
 def test_missing_packages_are_named(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.cli.export.find_spec", lambda _: None)
-    assert_user_error(tmt("export", run, "--to", "onnx", "--output", tmp_path / "out"), "transformer_mt[onnx]")
+    done = tmt("export", run, "--to", "onnx", "--output", tmp_path / "out")
+    assert_user_error(done, "transformer_mt[onnx]")
     assert not list(tmp_path.iterdir())

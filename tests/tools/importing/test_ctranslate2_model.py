@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -152,18 +151,20 @@ def test_an_argos_package_is_read_and_used_by_other_commands(
     assert_succeeded(tmt("translate", "runs/tuned", "--input", "pairs.en", *options))
 
 
-def change_weights(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    def damage(folder: Path) -> None:
-        path = folder / "model" / "model.bin"
-        path.write_bytes(change(path.read_bytes()))
+def cut(folder: Path) -> None:
+    path = folder / "model" / "model.bin"
+    path.write_bytes(path.read_bytes()[:-2000])
 
-    return damage
+
+def overwrite(folder: Path) -> None:
+    path = folder / "model" / "model.bin"
+    path.write_bytes(b"\xff\xff\xff\xff" + path.read_bytes()[4:])
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (change_weights(lambda content: content[:-2000]), "model.bin"),
-    "another version": (change_weights(lambda content: b"\xff\xff\xff\xff" + content[4:]), "model.bin"),
-    "empty": (change_weights(lambda content: b""), "model.bin"),
+    "truncated": (cut, "model.bin"),
+    "another version": (overwrite, "model.bin"),
+    "empty": (lambda folder: (folder / "model" / "model.bin").write_bytes(b""), "model.bin"),
     "no segmenter": (lambda folder: (folder / "sentencepiece.model").unlink(), "sentencepiece.model"),
     "no vocabulary": (lambda folder: (folder / "model" / "shared_vocabulary.json").unlink(), "source_vocabulary"),
     "another vocabulary": (
@@ -175,17 +176,28 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_packages_are_refused(name: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_packages_are_refused(name: str, tmt: Tmt, tmp_path: Path) -> None:
+    damage, part = DAMAGES[name]
+    make_package(tmp_path / "package")
+    damage(tmp_path / "package")
+    assert_user_error(tmt("import", tmp_path / "package", "--output", tmp_path / "run"), part)
+    assert [path.name for path in tmp_path.iterdir()] == ["package"]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_errors_about_a_package_name_no_temporary_folder(
+    name: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damage, part = DAMAGES[name]
     monkeypatch.chdir(tmp_path)
     make_package(Path("package"))
     damage(Path("package"))
-    archive = Path(shutil.make_archive("new", "zip", ".", "package")).rename("new.argosmodel")
-    for source in ("package", archive):
-        done = tmt("import", source, "--output", "run")
-        assert_user_error(done, part)
-        assert tempfile.gettempdir() not in done.stderr.replace(str(tmp_path), "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.argosmodel", "package"]
+    with zipfile.ZipFile("new.argosmodel", "w") as archive:
+        for path in Path("package").rglob("*"):
+            archive.write(path, Path("en_de") / path.relative_to("package"))
+    done = tmt("import", "new.argosmodel", "--output", "run")
+    assert_user_error(done, part)
+    assert tempfile.gettempdir() not in done.stderr
 
 
 def test_a_damaged_package_file_is_refused(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +215,9 @@ def test_a_damaged_package_file_is_refused(tmt: Tmt, tmp_path: Path, monkeypatch
 
 
 def test_unsupported_variants_are_refused_by_name(tmt: Tmt, tmp_path: Path) -> None:
-    for key, part in (("with_relative_position", "relative_position"), ("layernorm_embedding", "layernorm_embedding")):
+    for key, part in {
+        "with_relative_position": "relative_position",
+        "layernorm_embedding": "layernorm_embedding",
+    }.items():
         make_package(tmp_path / key, spec={key: True})
         assert_user_error(tmt("import", tmp_path / key, "--output", tmp_path / "run"), part)

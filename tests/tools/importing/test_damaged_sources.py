@@ -162,7 +162,10 @@ M2M100: dict[str, tuple[Damage, str]] = {
     "no segmenter": (delete("sentencepiece.bpe.model"), "sentencepiece.bpe.model"),
     "languages beyond the matrix": (config(vocab_size=303), "vocab_size"),
     "damaged tokenizer.json": (write("tokenizer.json", '{"model": {"type": "BPE"}}'), "tokenizer.json"),
-    "another tokenizer.json": (write("tokenizer.json", '{"model": {"type": "Unigram"}}'), "tokenizer.json"),
+    "another tokenizer.json": (
+        write("tokenizer.json", '{"added_tokens": [], "model": {"type": "Unigram", "vocab": {}}}'),
+        "tokenizer.json",
+    ),
     "mixture of experts": (config(model_type="nllb-moe"), "nllb-moe"),
     "no final norm": (weights(lambda tensors: tensors.pop("model.encoder.layer_norm.bias")), "layer_norm"),
 }

@@ -26,9 +26,13 @@ def test_a_code_has_a_name_or_stays() -> None:
     "text",
     [
         "ߒߞߏ ߞߊ߲ ߦߋ ߞߎߡߊߘߊ߲ ߠߎ߫",  # N'Ko
+        "ᐃᓄᒃᑎᑐᑦ ᐅᖃᐅᓯᖅ ᓄᓇᕗᑦ",  # Canadian syllabics
         "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ ᎠᏂ",  # Cherokee
         "މިއަދަކީ ރަނގަޅު ދުވަހެކެވެ",  # Thaana
+        "ᱥᱟᱱᱛᱟᱲᱤ ᱯᱟᱹᱨᱥᱤ",  # Ol Chiki
         "ⵜⴰⵎⴰⵣⵉⵖⵜ ⵜⵓⵜⵍⴰⵢⵜ",  # Tifinagh
+        "ᠮᠣᠩᠭᠣᠯ ᠪᠢᠴᠢᠭ",  # Mongolian
+        "ܠܫܢܐ ܐܪܡܝܐ",  # Syriac
         "𞤆𞤵𞤤𞤢𞤪 𞤋𞤲𞤣𞤭 OK",  # Adlam
         "12 %",
     ],

@@ -34,8 +34,13 @@ def roles(text: str) -> list[str]:
 
 def test_tags_are_paired_with_the_innermost_tag_of_their_name() -> None:
     marked = mark_tags("<b>a <b>{n}</b> c</b>")
-    expected = [(4, None), (3, 0), (None, 1), (1, 0), (0, None)]
-    assert [(element.partner, element.parent) for element in marked.elements] == expected
+    assert [(element.partner, element.parent) for element in marked.elements] == [
+        (4, None),
+        (3, 0),
+        (None, 1),
+        (1, 0),
+        (0, None),
+    ]
 
 
 @pytest.mark.parametrize(

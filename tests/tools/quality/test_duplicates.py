@@ -208,6 +208,18 @@ def test_the_work_is_linear_in_the_texts_with_equal_keys(write_shards: WriteShar
     assert candidates.stat().st_size < 8 * 10 * len(pairs)
 
 
+def test_index_finds_similar_texts() -> None:
+    texts = make_texts(400, seed=2)
+    known, others = texts[::2], texts[1::2]
+    found = MinHashIndex(known).find(others)
+    expected = {
+        i for i, text in enumerate(others) if text not in known and max(jaccard(text, other) for other in known) >= 0.8
+    }
+    assert {*found.rows.tolist()} <= expected and len(found) >= 0.98 * len(expected) > 30
+    for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
+        assert similarity == pytest.approx(jaccard(others[row], known[other]))
+
+
 @pytest.fixture(scope="module")
 def similar_rows(texts: list[str]) -> set[int]:
     """Return the odd texts that are similar to an even one."""
@@ -218,7 +230,7 @@ def similar_rows(texts: list[str]) -> set[int]:
     return {row for row, similarity in pairs if similarity >= 0.8}
 
 
-@pytest.mark.parametrize("first_letter", ["a", "α", "а", "ա", "א", "ا", "क", "ก", "ა", "ກ", "ሀ"])
+@pytest.mark.parametrize("first_letter", ["α", "а", "ա", "א", "ا", "क", "ก", "ა", "ກ", "ሀ"])
 def test_similarity_does_not_depend_on_the_alphabet(
     first_letter: str, texts: list[str], similar_rows: set[int]
 ) -> None:

@@ -41,6 +41,7 @@ def test_lengths_are_compared_relative_to_what_is_typical() -> None:
 @pytest.mark.parametrize(
     ("src", "tgt", "agreement"),
     [
+        ("1,000.50 dollars", "1.000,50 Dollar", 1.0),
         ("12.05.2020 33.5 1,234,567.8", "12 5 2020 33,5 1234567,8", 1.0),
         ("20 million people", "2000万人", 1.0),
         ("in 1990 and 2005", "1990 und 2006", 0.5),
@@ -49,8 +50,11 @@ def test_lengths_are_compared_relative_to_what_is_typical() -> None:
         ("2.00 Euros", "zwei Euro", None),
         ("in the range [1,16]", "im Bereich [1, 16]", 1.0),
         ("at 10 and 20", "um ١٠ und ٢٠", 1.0),
+        ("two dogs", "2 Hunde", None),
+        ("11 dogs", "elf Hunde", None),
         ("150 dogs", "一百五十只狗", None),
         ("three hundred dogs", "٣٠٠ كلب", None),
+        ("three hundred dogs", "३०० कुत्ते", None),
         ("three hundred dogs", "３００匹の犬", None),
         ("a dog in 1991", "१९९२ में एक कुत्ता", 0.0),
         ("1,000.50 dollars", "١٬٠٠٠٫٥٠ دولار", 1.0),

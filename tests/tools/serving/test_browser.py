@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,23 +25,26 @@ HOSTILE = [
 LISTEN = """
 const problems = [];
 for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"])
-  addEventListener(kind, (event) => problems.push(`${event.message || event.reason || event.blockedURI}`));
+  addEventListener(kind, (event) => problems.push(`${event.message || event.reason || event.blockedURI || kind}`), true)
 """
+
+
+def element(name: str) -> str:
+    """Return the expression of JavaScript for the element with an id."""
+    return f"document.getElementById('{name}')"
 
 
 @pytest.fixture
 def page(tiny_model: ServedModel, tmp_path: Path) -> Iterator[Browser]:
-    """The open page. The test fails if the page reports an error, such as one of its security policy."""
-    page = Browser(f"{CHROMIUM}", tmp_path / "profile")
-    page.call("Page.enable")
-    page.call("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
-    with running_server(tiny_model, max_characters=2000) as server:
-        page.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
-        wait_until(lambda: page.evaluate("document.readyState === 'complete' && typeof translate === 'function'"))
-        yield page
-    problems = page.evaluate("problems")
-    page.close()
-    assert problems == []
+    """The open page. The test fails if a script or a file of the page fails, or its security policy is violated."""
+    with closing(Browser(f"{CHROMIUM}", tmp_path / "profile")) as page:
+        page.call("Page.enable")
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
+        with running_server(tiny_model, max_characters=2000) as server:
+            page.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
+            wait_until(lambda: page.evaluate(f"document.readyState === 'complete' && !!{element('translation')}"))
+            yield page
+        assert page.evaluate("problems") == []
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +53,9 @@ def translator(tiny_run: Path) -> Translator:
 
 
 def type_text(page: Browser, text: str, translation: str) -> None:
-    page.evaluate(f"text.value = {json.dumps(text)}; text.dispatchEvent(new Event('input'))")
-    shown = f"output.textContent === {json.dumps(translation)} && !output.classList.contains('stale')"
+    field, output = element("text"), element("translation")
+    page.evaluate(f"{field}.value = {json.dumps(text)}; {field}.dispatchEvent(new Event('input'))")
+    shown = f"{output}.textContent === {json.dumps(translation)} && !{output}.classList.contains('stale')"
     wait_until(lambda: page.evaluate(shown))
 
 
@@ -73,11 +78,11 @@ def test_a_file_is_translated_line_by_line(page: Browser, translator: Translator
     root = page.call("DOM.getDocument")["root"]["nodeId"]
     field = page.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
     page.call("DOM.setFileInputFiles", nodeId=field, files=[str(tmp_path / "text.txt")])
-    wait_until(lambda: page.evaluate("!element('download').hidden"))
+    wait_until(lambda: page.evaluate(f"!{element('download')}.hidden"))
     page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    page.evaluate("element('download').click()")
+    page.evaluate(f"{element('download')}.click()")
     wait_until((tmp_path / "text.de.txt").exists)
     assert (tmp_path / "text.de.txt").read_text(encoding="utf-8") == "".join(
         f"{line}\n" for line in translator.translate(lines)
     )
-    assert page.evaluate("element('progress').value") == 1
+    assert page.evaluate(f"{element('progress')}.value") == 1

@@ -86,7 +86,10 @@ def test_api_keys_are_checked(make_client: MakeClient) -> None:
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({"Content-Type": "text/plain"}, 415), ({"Content-Length": str(10**9)}, 413)],
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Length": str(10**9)}, 413),
+    ],
 )
 def test_a_request_is_refused_for_its_headers_before_its_body_is_read(
     make_client: MakeClient, headers: dict[str, str], status: int

@@ -52,8 +52,10 @@ def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
 ) -> None:
     options = make_model_options("always")
     client: TestClient = make_client(models=load_models([tagged_run], options))
-    languages = [(each["code"], each["targets"]) for each in client.get("/languages").json()]
-    assert languages == [("en", ["de"]), ("de", ["en"])]
+    assert [(each["code"], each["targets"]) for each in client.get("/languages").json()] == [
+        ("en", ["de"]),
+        ("de", ["en"]),
+    ]
     line = "acht am 3. Oktober. Eins zwei."
     for source, target, tag in (("en", "de", "2de"), ("de", "en", "2en")):
         request = {"q": line, "source": source, "target": target}
